@@ -173,8 +173,8 @@ def measure(name, count):
             size += len(page)
             process.stdout.readline()
         process.stdin.close()
-        found = json.loads(process.stdout.read())
-    return {"name": name, "pods": count, "size": size, **found}
+        document = json.loads(process.stdout.read())
+    return {"name": name, "pods": count, "size": size, **document}
 
 
 def show(found):

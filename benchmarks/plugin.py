@@ -158,21 +158,21 @@ def main():
     budgets = Budgets()
     for factor in map(int, args.factors.split(",")):
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
-            found = measure(folder, factor, args)
-        node = f"{GPUS} GPUs, {SHARES} tenants, {found['ids']:,} device IDs"
+            measurement = measure(folder, factor, args)
+        node = f"{GPUS} GPUs, {SHARES} tenants, {measurement['ids']:,} device IDs"
         for what, kept in (("RSS", "rss"), ("RSS after a new start", "again")):
-            held = budgets.hold(f"{node}, {what}", found[kept], RSS_BUDGET_MIB, "MiB")
-            peak = found["peak" if kept == "rss" else "again_peak"]
-            print(f"{node}: {what} {found[kept]:.1f} MiB, peak {peak:.1f}; {held}")
-        print(f"{node}: RSS before the first pod {found['empty']:.1f} MiB")
+            held = budgets.hold(f"{node}, {what}", measurement[kept], RSS_BUDGET_MIB, "MiB")
+            peak = measurement["peak" if kept == "rss" else "again_peak"]
+            print(f"{node}: {what} {measurement[kept]:.1f} MiB, peak {peak:.1f}; {held}")
+        print(f"{node}: RSS before the first pod {measurement['empty']:.1f} MiB")
         print(
-            f"{node}: admitted in {found['filled']:.1f} s, the stub kubelet's time included;"
-            f" ready again {found['recovered']:.2f} s after a new start"
+            f"{node}: admitted in {measurement['filled']:.1f} s, the stub kubelet's time included;"
+            f" ready again {measurement['recovered']:.2f} s after a new start"
         )
         for what, kept in (("nothing happens", "quiet"), ("a pod changes every second", "busy")):
             name = f"idle CPU while {what}"
-            held = budgets.hold(name, found[kept], IDLE_BUDGET_PERCENT, "% of a core")
-            print(f"{node}: {name}: {found[kept]:.2f} % of a core; {held}")
+            held = budgets.hold(name, measurement[kept], IDLE_BUDGET_PERCENT, "% of a core")
+            print(f"{node}: {name}: {measurement[kept]:.2f} % of a core; {held}")
     return budgets.status()
 
 

@@ -1,4 +1,4 @@
-"""A node's books: what is held never passes what is there, in any order of any operations."""
+"""A node's capacity: the holdings never exceed it, in any order of any operations."""
 
 import pytest
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def capacity(*devices):
 
 
 def refused(held, holder, *shares):
-    """The error with which the books refuse these shares."""
+    """The error with which the capacity refuses these shares."""
     with pytest.raises(CapacityError) as error:
         held.hold(holder, shares)
     return error.value
@@ -36,7 +36,7 @@ def test_a_device_is_known_by_every_name(name):
     assert held.free("GPU-a").memory_bytes == held.free(name).memory_bytes == 15 * GIB
 
 
-def test_the_books_before_are_not_changed():
+def test_the_earlier_allocations_are_not_changed():
     before = capacity()
     before.hold("p", (Share("GPU-a", GIB),))
     assert before == capacity()
@@ -73,7 +73,7 @@ def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
         (Share("2", GIB), "asked 1.0 GiB, free unknown"),
     ],
 )
-def test_amounts_that_are_refused_are_told_for_people_and_exactly(share, words):
+def test_refused_amounts_are_reported_for_people_and_exactly(share, words):
     assert str(refused(capacity(), "p", share)).endswith(words)
 
 
@@ -159,7 +159,7 @@ def test_scaled_cores_are_those_of_the_device():
 
 
 @pytest.mark.parametrize("devices", [(GPU, GPU), (Device(),), (Device(index=3), Device(index=3))])
-def test_devices_that_cannot_be_told_apart_are_refused(devices):
+def test_devices_with_the_same_name_are_refused(devices):
     with pytest.raises(CapacityError) as error:
         capacity(*devices)
     assert error.value.reason is CapacityRefusal.AMBIGUOUS_DEVICE
@@ -193,7 +193,7 @@ HOLDERS = st.integers(0, 6)
 
 
 class CapacityMachine(RuleBasedStateMachine):
-    """Books beside a plain dict of who holds what, whose sums are recreated each time."""
+    """The capacity beside a plain dict of who holds what, whose sums are recreated each time."""
 
     def __init__(self):
         super().__init__()

@@ -53,11 +53,11 @@ def test_a_pod_that_waits_for_its_first_start_holds_what_was_promised():
     assert holds_devices(pod(phase="Pending", node=""))
 
 
-def test_a_bound_pod_of_which_the_kubelet_has_told_nothing_is_not_taken_for_gone():
+def test_a_bound_pod_that_the_kubelet_has_not_reported_does_not_count_as_gone():
     assert holds_devices(pod(phase="Pending", deleted_at=1.0))
 
 
-def test_a_container_of_which_the_kubelet_has_told_nothing_is_not_taken_for_gone():
+def test_a_container_that_the_kubelet_has_not_reported_does_not_count_as_gone():
     one = pod(TERMINATED, deleted_at=1.0)
     for names, holds in ((("c0",), False), (("c0", "c1"), True)):
         assert holds_devices(replace(one, containers=tuple(map(Container, names)))) is holds

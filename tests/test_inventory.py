@@ -43,8 +43,8 @@ def only_pending(inventory_):
 
 
 def test_every_scheme_of_a_cluster_is_read():
-    told = found(*sample.items())
-    assert {view.node.name: view.schemes for view in told.nodes} == {
+    inventory_view = found(*sample.items())
+    assert {view.node.name: view.schemes for view in inventory_view.nodes} == {
         "a100-1": (Scheme.VOLCANO,),
         "a100-2": (Scheme.VOLCANO,),
         "a100-3": (Scheme.VOLCANO,),
@@ -52,25 +52,25 @@ def test_every_scheme_of_a_cluster_is_read():
         "infer-1": (Scheme.GPUSHARE,),
         "kube-1": (Scheme.KUBESHARE,),
     }
-    assert ("a100-1", sample.uuid(2), "infer-llama-0") in holders(told)
-    assert ("infer-1", "0", "binpack-1") in holders(told)
-    assert ("gaia-1", "1", "vcuda-whole") in holders(told)
-    assert ("kube-1", sample.uuid(31), "jupyter-0") in holders(told)
+    assert ("a100-1", sample.uuid(2), "infer-llama-0") in holders(inventory_view)
+    assert ("infer-1", "0", "binpack-1") in holders(inventory_view)
+    assert ("gaia-1", "1", "vcuda-whole") in holders(inventory_view)
+    assert ("kube-1", sample.uuid(31), "jupyter-0") in holders(inventory_view)
 
 
 def test_a_finished_pod_holds_nothing_and_does_not_wait():
-    told = found(
+    inventory_view = found(
         sample.volcano_node("n", 1),
         sample.volcano_pod("done", "n", 1, 1000, state=sample.FINISHED),
     )
-    assert not holders(told)
-    assert not told.pending
+    assert not holders(inventory_view)
+    assert not inventory_view.pending
 
 
 def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
     gpu = sample.uuid(1)
     register = hami_register(gpu, mib=46068, model="NVIDIA-L40S")
-    told = found(
+    inventory_view = found(
         sample.node("hami", {"nvidia.com/gpu": 10}, register),
         sample.node("nvidia", {"nvidia.com/gpu": 8}),
         sample.pod(
@@ -85,9 +85,9 @@ def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
         sample.pod("has-a-whole-card", "nvidia", {"nvidia.com/gpu": 1}),
         sample.pod("forgotten-by-hami", "hami", {"nvidia.com/gpu": 1}),
     )
-    assert holders(told) == {("hami", gpu, "shares")}
-    assert [one.pod.name for one in told.pending] == ["forgotten-by-hami"]
-    (whole,) = [devices for devices in told.nvidia if devices.node == "nvidia"]
+    assert holders(inventory_view) == {("hami", gpu, "shares")}
+    assert [one.pod.name for one in inventory_view.pending] == ["forgotten-by-hami"]
+    (whole,) = [devices for devices in inventory_view.nvidia if devices.node == "nvidia"]
     assert [(each.pod.name, each.number) for each in whole.holders] == [("has-a-whole-card", 1)]
 
 
@@ -96,8 +96,8 @@ def test_nodes_without_shared_gpus_are_left_out():
 
 
 def test_a_node_that_only_pods_name_is_shown_as_unknown():
-    told = found(sample.gaia_pod("lost", "gone", 50, 30, 0))
-    (view,) = told.nodes
+    inventory_view = found(sample.gaia_pod("lost", "gone", 50, 30, 0))
+    (view,) = inventory_view.nodes
     assert (view.node.name, view.known) == ("gone", False)
     assert [holding.pod.name for holding in view.ledger.holdings] == ["lost"]
 
@@ -105,18 +105,21 @@ def test_a_node_that_only_pods_name_is_shown_as_unknown():
 def test_a_virtual_gpu_is_the_gpu_that_another_share_pod_on_it_names():
     served = sample.share_pod("first", "n", "0.4", GIB, gpuid="vgpu1", gpu=31)
     waits = sample.share_pod("second", "n", "0.2", GIB, gpuid="vgpu1")
-    told = found(sample.kubeshare_node("n", 31), served, sample.real_pod(served), waits)
-    assert holders(told) == {("n", sample.uuid(31), "first"), ("n", sample.uuid(31), "second")}
+    inventory_view = found(sample.kubeshare_node("n", 31), served, sample.real_pod(served), waits)
+    assert holders(inventory_view) == {
+        ("n", sample.uuid(31), "first"),
+        ("n", sample.uuid(31), "second"),
+    }
 
 
 def test_a_virtual_gpu_that_nobody_knows_yet_is_no_missing_gpu():
-    told = found(
+    inventory_view = found(
         sample.kubeshare_node("n", 31), sample.share_pod("new", "n", "0.2", GIB, gpuid="vgpu1")
     )
-    (view,) = told.nodes
+    (view,) = inventory_view.nodes
     assert [holding.share.device for holding in view.ledger.unplaced] == [""]
     assert not view.ledger.conflicts
-    assert only_pending(told).reason is WaitingReason.NOT_ASSIGNED
+    assert only_pending(inventory_view).reason is WaitingReason.NOT_ASSIGNED
 
 
 # ---------------------------------------------------------------- who waits
@@ -212,16 +215,16 @@ def test_a_promise_to_a_pod_that_is_not_bound_waits_there():
 
 
 def test_a_container_that_runs_does_not_wait_though_its_annotations_say_assumed():
-    told = found(GPUSHARE, sample.gpushare_pod("p", "n", 4, 1, assigned=False))
-    assert not told.pending
-    (holding,) = told.nodes[0].ledger.holdings
+    inventory_view = found(GPUSHARE, sample.gpushare_pod("p", "n", 4, 1, assigned=False))
+    assert not inventory_view.pending
+    (holding,) = inventory_view.nodes[0].ledger.holdings
     assert holding.phase is Phase.ASSUMED
 
 
 def test_the_only_gpu_of_a_gpushare_node_needs_no_annotation():
-    told = found(sample.gpushare_node("n", gpus=1), sample.gpushare_pod("p", "n", 4))
-    assert holders(told) == {("n", "0", "p")}
-    assert not told.pending
+    inventory_view = found(sample.gpushare_node("n", gpus=1), sample.gpushare_pod("p", "n", 4))
+    assert holders(inventory_view) == {("n", "0", "p")}
+    assert not inventory_view.pending
 
 
 # ---------------------------------------------------------------- what fits
@@ -232,22 +235,22 @@ def capacity(*items):
     return one
 
 
-def test_free_memory_in_pieces_that_are_too_small_is_not_usable():
+def test_fragmented_free_memory_is_not_usable():
     """Two GPUs with 6 GiB each: 12 GiB are free, and none are for 8 GiB."""
     pods = [sample.volcano_pod(f"p{gpu}", "n", gpu, 46068 - 6144) for gpu in (1, 2)]
     waits = sample.pod("waits", limits=sample.volcano_limits(8192), unschedulable=NO_ROOM)
-    told = capacity(sample.volcano_node("n", 1), *pods, waits)
-    assert told.free_bytes == 12 * GIB
-    assert (told.fits, told.usable_bytes) == (0, 0)
-    assert told.probe.pending.name == "waits"
+    free = capacity(sample.volcano_node("n", 1), *pods, waits)
+    assert free.free_bytes == 12 * GIB
+    assert (free.fits, free.usable_bytes) == (0, 0)
+    assert free.probe.pending.name == "waits"
 
 
 def test_without_a_waiting_pod_the_most_common_share_is_tried():
     pods = [sample.volcano_pod(f"p{n}", "n", 1, 8192) for n in range(2)]
-    told = capacity(sample.volcano_node("n", 1), *pods, sample.volcano_pod("big", "n", 2, 20000))
-    assert (told.probe.memory_bytes, told.probe.pending) == (8 * GIB, None)
-    assert told.fits == (46068 - 2 * 8192) // 8192 + (46068 - 20000) // 8192
-    assert told.usable_bytes == told.fits * 8 * GIB
+    free = capacity(sample.volcano_node("n", 1), *pods, sample.volcano_pod("big", "n", 2, 20000))
+    assert (free.probe.memory_bytes, free.probe.pending) == (8 * GIB, None)
+    assert free.fits == (46068 - 2 * 8192) // 8192 + (46068 - 20000) // 8192
+    assert free.usable_bytes == free.fits * 8 * GIB
 
 
 def test_the_largest_of_the_waiting_requests_is_tried():
@@ -269,9 +272,9 @@ def test_cores_and_shares_that_have_run_out_leave_no_room():
 @pytest.mark.parametrize("state", [{"ready": False}, {"cordoned": True}, {"healthy": (False,)}])
 def test_gpus_to_which_nothing_may_go_have_no_room(state):
     waits = sample.pod("w", limits=sample.volcano_limits(1024), unschedulable=NO_ROOM)
-    told = capacity(sample.volcano_node("n", 1, **{"healthy": (True,), **state}), waits)
-    assert (told.fits, told.usable_bytes) == (0, 0)
-    assert told.free_bytes == 46068 * MIB
+    free = capacity(sample.volcano_node("n", 1, **{"healthy": (True,), **state}), waits)
+    assert (free.fits, free.usable_bytes) == (0, 0)
+    assert free.free_bytes == 46068 * MIB
 
 
 def test_a_whole_gpu_fits_where_nothing_is_held():
@@ -284,67 +287,69 @@ def test_nothing_held_and_nothing_waiting_gives_no_probe():
     assert capacity(sample.volcano_node("n", 1)).probe is None
 
 
-# ---------------------------------------------------------------- units, and what is said of them
+# ---------------------------------------------------------------- units, and the notes about them
 
 
 @pytest.mark.parametrize(
     ("units", "bytes_of_a_gpu"),
     [(15, 15 * GIB), (141, 141 * GIB), (1024, 1024 * MIB), (81559, 81559 * MIB)],
 )
-def test_gpushares_unit_is_told_by_the_size_of_the_gpus_and_said(units, bytes_of_a_gpu):
+def test_gpushares_unit_follows_from_the_size_of_the_gpus_and_is_reported(units, bytes_of_a_gpu):
     """141 GiB are a GPU of today; the original would take it for 141 MiB."""
-    told = found(sample.gpushare_node("n", gpus=2, units=units))
-    assert told.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_gpu
-    (note,) = told.notes
+    inventory_view = found(sample.gpushare_node("n", gpus=2, units=units))
+    assert inventory_view.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_gpu
+    (note,) = inventory_view.notes
     assert f"n has {units} of them" in note
     assert "--gpushare.memory-unit" in note
 
 
 def test_a_unit_that_is_set_is_not_talked_about():
-    told = found(sample.gpushare_node("n", units=22), gpushare_unit=GIB)
-    assert told.notes == ()
+    inventory_view = found(sample.gpushare_node("n", units=22), gpushare_unit=GIB)
+    assert inventory_view.notes == ()
 
 
 def test_nodes_that_cannot_have_the_same_unit_are_named():
-    told = found(sample.gpushare_node("a", units=22), sample.gpushare_node("b", units=22000))
-    assert "a has only 22 a GPU" in told.notes[0]
+    inventory_view = found(
+        sample.gpushare_node("a", units=22), sample.gpushare_node("b", units=22000)
+    )
+    assert "a has only 22 a GPU" in inventory_view.notes[0]
 
 
 def test_volcanos_factor_counts_and_a_missing_one_is_noticed():
     node = sample.node("n", annotations=volcano_register(sample.uuid(1), amount=44))
     assert "44 MiB" in found(node).notes[0]
-    told = found(node, volcano_factor=1024)
-    assert told.notes == ()
-    assert told.nodes[0].ledger.devices[0].device.memory_bytes == 44 * GIB
+    inventory_view = found(node, volcano_factor=1024)
+    assert inventory_view.notes == ()
+    assert inventory_view.nodes[0].ledger.devices[0].device.memory_bytes == 44 * GIB
 
 
 # ---------------------------------------------------------------- a part of it
 
 
 def test_one_scheme_alone():
-    told = only_scheme(found(*sample.items()), Scheme.GPUSHARE)
-    assert [view.node.name for view in told.nodes] == ["infer-1"]
-    assert {one.scheme for one in told.pending} == {Scheme.GPUSHARE}
-    assert [capacity.scheme for capacity in told.free_capacities] == [Scheme.GPUSHARE]
+    inventory_view = only_scheme(found(*sample.items()), Scheme.GPUSHARE)
+    assert [view.node.name for view in inventory_view.nodes] == ["infer-1"]
+    assert {one.scheme for one in inventory_view.pending} == {Scheme.GPUSHARE}
+    assert [capacity.scheme for capacity in inventory_view.free_capacities] == [Scheme.GPUSHARE]
 
 
 def test_one_node_alone_with_its_room_for_what_waits_anywhere():
     here = of_node(objects(*sample.items()), "a100-1")
-    told = only_node(inventory(here, Units()), "a100-1")
-    assert [view.node.name for view in told.nodes] == ["a100-1"]
-    assert [one.pod.name for one in told.pending] == ["infer-llama-1"]
-    (one,) = told.free_capacities
+    inventory_view = only_node(inventory(here, Units()), "a100-1")
+    assert [view.node.name for view in inventory_view.nodes] == ["a100-1"]
+    assert [one.pod.name for one in inventory_view.pending] == ["infer-llama-1"]
+    (one,) = inventory_view.free_capacities
     assert (one.gpus, one.probe.pending.name) == (2, "train-gpt-0")
     everything = {each for each in holders(found(*sample.items())) if each[0] == "a100-1"}
-    assert holders(told) == everything
+    assert holders(inventory_view) == everything
 
 
 def test_conflicts_are_kept():
-    told = found(
+    inventory_view = found(
         sample.volcano_node("n", 1, healthy=(True,)),
         *(sample.volcano_pod(f"p{n}", "n", 1, 30000) for n in range(2)),
     )
-    kinds = [conflict.kind for conflict in told.nodes[0].ledger.conflicts]
+    kinds = [conflict.kind for conflict in inventory_view.nodes[0].ledger.conflicts]
     assert kinds == [ConflictKind.OVERCOMMITTED]
 
 
@@ -395,11 +400,11 @@ LIMITS = st.dictionaries(RESOURCES, st.integers(0, 400), max_size=3)
 )
 def test_whatever_nodes_and_pods_say_there_is_an_inventory(pods, nodes, unhealthy):
     items = [
-        *(sample.node("nm"[n], *told) for n, told in enumerate(nodes)),
-        *(sample.pod(f"p{n}", *told) for n, told in enumerate(pods)),
+        *(sample.node("nm"[n], *fields) for n, fields in enumerate(nodes)),
+        *(sample.pod(f"p{n}", *fields) for n, fields in enumerate(pods)),
         sample.unhealthy("n", unhealthy),
     ]
-    told = found(*items)
-    for one in told.free_capacities:
+    inventory_view = found(*items)
+    for one in inventory_view.free_capacities:
         assert 0 <= one.usable_bytes <= one.free_bytes
-    assert len({view.node.name for view in told.nodes}) == len(told.nodes)
+    assert len({view.node.name for view in inventory_view.nodes}) == len(inventory_view.nodes)

@@ -18,7 +18,7 @@ from vgpucli.inspect.legacy import details, summary
 
 
 def node(name, units, gpus, address=""):
-    """More is there than is allocatable, to tell the two apart."""
+    """The capacity is larger than the allocatable amount, so that the two differ."""
     allocatable = {MEMORY: units, GPUS: gpus}
     return Node(name, address=address, capacity={MEMORY: 999, GPUS: 9}, allocatable=allocatable)
 

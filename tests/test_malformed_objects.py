@@ -74,10 +74,10 @@ def test_a_list_has_all_but_the_one_that_cannot_be_read_and_names_it(bad):
 def test_a_watch_names_it_and_goes_on_from_there(bad):
     bad["metadata"]["resourceVersion"] = "7"
     line = json.dumps({"type": "MODIFIED", "object": bad}).encode()
-    told = SHARE_PODS.event(line)
-    assert (told.type, told.resource_version) == (EventType.MODIFIED, "7")
-    assert isinstance(told.object, MalformedObject)
-    assert told.object.ref.name == "bad"
+    event = SHARE_PODS.event(line)
+    assert (event.type, event.resource_version) == (EventType.MODIFIED, "7")
+    assert isinstance(event.object, MalformedObject)
+    assert event.object.ref.name == "bad"
 
 
 def test_a_dump_has_all_the_others(bad):
@@ -87,7 +87,7 @@ def test_a_dump_has_all_the_others(bad):
     assert [each.ref.name for each in dump.malformed] == ["bad"]
 
 
-def test_where_it_is_bound_is_told_if_that_can_be_read():
+def test_its_node_is_reported_if_that_can_be_read():
     def node(**fields):
         (unread,) = SHARE_PODS.page(listed(share_pod(**{"status": [], **fields}))).malformed
         return unread.node
@@ -145,9 +145,9 @@ def test_pods_and_nodes_are_read_one_by_one_too():
     assert PODS.page(listed(*pods), node="gpu-2").malformed == ()
     nodes = [sample.volcano_node(f"gpu-{number}", number) for number in (1, 2)]
     nodes[0]["status"]["capacity"]["aliyun.com/gpu-mem"] = "500m"
-    told = NODES.page(listed(*nodes))
-    assert [node.name for node in told.objects] == ["gpu-2"]
-    assert [str(each) for each in told.malformed] == [
+    page = NODES.page(listed(*nodes))
+    assert [node.name for node in page.objects] == ["gpu-2"]
+    assert [str(each) for each in page.malformed] == [
         "Node gpu-1: aliyun.com/gpu-mem: not a whole number: '500m'"
     ]
 
@@ -169,7 +169,7 @@ class Sound:
     ref = UNREAD.ref
 
 
-def test_a_mirror_knows_what_it_cannot_read_until_that_is_mended_or_gone():
+def test_a_mirror_lists_what_it_cannot_read_until_it_is_corrected_or_deleted():
     server = ScriptedApi([Sound, UNREAD])
     informer = Informer(server, "server", key=lambda each: each.ref.uid, clock=server.clock)
 
@@ -186,17 +186,17 @@ def test_a_mirror_knows_what_it_cannot_read_until_that_is_mended_or_gone():
     informer.start()
     try:
         wait_for(1, 1)
-        server.said.put(event(EventType.MODIFIED, Sound))
+        server.events.put(event(EventType.MODIFIED, Sound))
         wait_for(1, 0)
-        server.said.put(event(EventType.MODIFIED, UNREAD))
+        server.events.put(event(EventType.MODIFIED, UNREAD))
         wait_for(0, 1)
-        server.said.put(event(EventType.DELETED, UNREAD))
+        server.events.put(event(EventType.DELETED, UNREAD))
         wait_for(0, 0)
         assert server.listed == 1
         assert informer.state().failure is None
     finally:
         informer.close()
-        server.said.put(END)
+        server.events.put(END)
 
 
 # ---------------------------------------------------------------- inspect
@@ -212,9 +212,9 @@ def inspect(tmp_path, *items):
 
 def test_inspect_shows_the_rest_and_names_what_it_cannot_read(tmp_path, bad):
     sound = [sample.volcano_node("gpu-1", 1), sample.volcano_pod("web", "gpu-1", 1, 8000)]
-    before, told = inspect(tmp_path, *sound), inspect(tmp_path, *sound, bad)
-    assert told["nodes"] == before["nodes"]
-    (note,) = [each for each in told["notes"] if each.startswith("malformed objects")]
+    before, document = inspect(tmp_path, *sound), inspect(tmp_path, *sound, bad)
+    assert document["nodes"] == before["nodes"]
+    (note,) = [each for each in document["notes"] if each.startswith("malformed objects")]
     assert "1: SharePod ml/bad: " in note
 
 
@@ -244,8 +244,8 @@ def test_inspect_asks_a_server_and_shows_the_rest(tmp_path):
                 main, ["inspect", *words, "--kubeconfig", str(config), "-o", "json"]
             )
             assert result.exit_code == 0, result.output
-            told = json.loads(result.stdout)
-            assert "Pod ml/bad: " in told["notes"][0]
-            devices = told["nodes"][0]["devices"]
+            document = json.loads(result.stdout)
+            assert "Pod ml/bad: " in document["notes"][0]
+            devices = document["nodes"][0]["devices"]
             holdings = [each for device in devices for each in device["holdings"]]
             assert [each["pod"]["name"] for each in holdings] == ["web"]

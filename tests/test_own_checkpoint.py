@@ -179,7 +179,7 @@ def test_each_damage_has_its_name():
     assert refused(content, scheme=Scheme.GAIA).reason is Reason.OTHER_SCHEME
 
 
-def test_a_file_from_the_future_says_so_whatever_else_is_in_it():
+def test_a_file_of_a_later_version_is_reported_as_such_whatever_else_is_in_it():
     error = refused(b'{"version":%d,"now":{"all":"is different"}}' % (VERSION + 1))
     assert error.reason is Reason.FUTURE_VERSION
     assert f"version is {VERSION + 1}" in error.detail
@@ -252,7 +252,7 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-def told(sample):
+def shares_by_container(sample):
     return {(one.pod.uid[:1], one.container): one.shares for one in sample.statements}
 
 
@@ -290,7 +290,7 @@ def test_a_node_without_our_plugin_is_nothing_wrong(tmp_path, node):
     assert missing.sample(NOW) == node.sample()
 
 
-def test_what_was_written_before_the_node_started_says_nothing(node):
+def test_what_was_written_before_the_node_started_has_no_information(node):
     node.put(msgspec.structs.replace(WHOLE, boot_id="before"))
     assert node.sample() == source_module.OwnSample(())
 
@@ -306,7 +306,7 @@ def test_where_the_boot_is_not_known_nothing_counts(node):
         node.sample()
 
 
-def test_want_of_descriptors_is_told_as_such_and_passes(node):
+def test_a_lack_of_descriptors_is_reported_as_such_and_passes(node):
     node.put()
     with no_descriptors(), pytest.raises(SourceError) as refused:
         node.sample()

@@ -64,13 +64,13 @@ def test_a_page_begins_with_its_rule_and_has_all_headings():
 
 
 def test_each_reason_code_is_on_the_page_of_its_rule_alone():
-    told = Counter(cause for text in PAGES.values() for cause in ROW.findall(text))
-    assert told.pop(Cause.MALFORMED) > 1  # any rule may say so
-    assert told == Counter(dict.fromkeys(set(Cause) - {Cause.MALFORMED}, 1))
+    causes = Counter(cause for text in PAGES.values() for cause in ROW.findall(text))
+    assert causes.pop(Cause.MALFORMED) > 1  # any rule may say so
+    assert causes == Counter(dict.fromkeys(set(Cause) - {Cause.MALFORMED}, 1))
 
 
 @no_defects
-def test_a_page_says_how_to_turn_its_rule_and_one_subject_off():
+def test_a_page_explains_how_to_turn_its_rule_off_for_one_object():
     for name, text in PAGES.items():
         last = " ".join(text.rpartition("## How to turn it off")[2].split())
         if f"--rule {name}=off" not in last:

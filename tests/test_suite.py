@@ -31,7 +31,7 @@ def test_make_runs_every_thorough_group():
 
 @pytest.mark.parametrize("group", sorted(set(Group) - {Group.PROPERTIES, Group.BED}))
 def test_a_thorough_group_has_tests(group):
-    """Those of the two others are told by what they are, not by a marker."""
+    """The tests of the two other groups are recognised by their kind, not by a marker."""
     marker = f'pytest.mark.thorough("{group}"'
     assert any(marker in file.read_text() for file in FILES.values())
 
@@ -84,20 +84,20 @@ until [ -s "$2" ]; do sleep 0.05; done
 while kill -0 "$(cat "$2")" 2>/dev/null; do sleep 0.05; done
 exit 3
 """
-"""The burner's parent ends at once, so that somebody else has to wait for the burner: until then
+"""The burner's parent ends at once, so that another process has to wait for the burner: until then
 its process id is taken.
 """
 
 
 @pytest.mark.slow
-def test_the_stopwatch_counts_who_has_lost_its_parent_and_tells_the_exit_status(tmp_path):
+def test_the_stopwatch_counts_orphaned_processes_and_returns_the_exit_status(tmp_path):
     burner, done = tmp_path / "burner.py", tmp_path / "done"
     burner.write_text(BURNER)
     command = ["sh", "-c", SCRIPT, sys.executable, str(burner), str(done)]
     ended = run("-m", "tests.support.stopwatch", "it", "1 min", "--", *command)
     assert ended.returncode == 3
-    told = re.fullmatch(r"it: 0 min \d+ s wall \(bound: 1 min\), (\d+) s of CPU\n", ended.stdout)
-    assert int(told[1]) >= 1
+    report = re.fullmatch(r"it: 0 min \d+ s wall \(bound: 1 min\), (\d+) s of CPU\n", ended.stdout)
+    assert int(report[1]) >= 1
 
 
 def test_a_socket_that_pythons_own_ssl_leaves_open_fails_no_test():

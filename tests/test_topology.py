@@ -118,7 +118,7 @@ def trees(draw):
 
 
 @given(trees())
-def test_every_card_is_below_the_root_once_and_two_gpus_meet_at_their_level_or_nearer(drawn):
+def test_every_gpu_is_below_the_root_once_and_two_gpus_meet_at_their_level_or_nearer(drawn):
     levels, tree = drawn
     paths = list(tree.paths())
     for at, path in enumerate(paths):
@@ -211,7 +211,7 @@ def line(indent, name, *, aval=None, pids="", used=0, total=GIB, cores=0, memory
 
 
 def test_the_drawing_is_that_of_gpu_manager():
-    """TOPO6 with GPU 1 given whole, GPU 2 by half, and processes on GPUs 1 and 4."""
+    """TOPO6 with GPU 1 allocated whole, GPU 2 by half, and processes on GPUs 1 and 4."""
     tree = tree_of(TOPO6, {1: ((9, 12), 2**20), 4: ((7,), 5)}).holding(
         [Share("/dev/nvidia1", None, 1000), Share("/dev/nvidia2", 2**28, 500)]
     )

@@ -59,9 +59,9 @@ def test_a_share_that_no_process_could_use_casts_doubt_on_the_unit(call, command
 
 def test_no_unit_is_applied_that_nobody_set(call):
     items = (node(units=4606), sample.volcano_pod("train", "gpu-1", 1, 8))
-    told = json.loads(call(INSPECT, *items, flags=["-o", "json"]).stdout)
-    assert told["nodes"][0]["devices"][0]["memoryBytes"] == 4606 * 1024**2
-    assert told["nodes"][0]["unitConfirmed"] is False
+    document = json.loads(call(INSPECT, *items, flags=["-o", "json"]).stdout)
+    assert document["nodes"][0]["devices"][0]["memoryBytes"] == 4606 * 1024**2
+    assert document["nodes"][0]["unitConfirmed"] is False
 
 
 def test_the_nodes_figures_are_marked(call):
@@ -96,7 +96,7 @@ def test_many_nodes_are_one_line(call):
     assert note.startswith("unit unconfirmed on gpu-0, gpu-1, gpu-2 and 2 more: ")
 
 
-def test_nodes_that_no_unit_fits_together_are_told_apart(call):
+def test_nodes_without_a_common_unit_are_listed_separately(call):
     items = (
         node("a", units=4606, vgpu_dev_memory_factor="10"),
         node("b", units=460, vgpu_dev_memory_factor="100"),

@@ -1,4 +1,4 @@
-"""Waits that end in vain say what they waited for and the last state that they saw."""
+"""A wait that fails reports what it waited for and the last state that it saw."""
 
 import queue
 import threading
@@ -9,23 +9,23 @@ from tests.support import waiting
 from tests.support.waiting import item_of, wait_emptied, wait_ended, wait_until
 
 
-def told(call, *args, **options):
+def failure_text(call, *args, **options):
     with pytest.raises(AssertionError) as error:
         call(*args, **options)
     return str(error.value)
 
 
-def test_the_first_true_answer_is_given():
+def test_the_first_true_answer_is_returned():
     answers = iter([0, "", None, "at last", "later"])
     assert wait_until(lambda: next(answers), "there") == "at last"
 
 
-def test_what_never_comes_is_told_with_the_last_answer_and_the_context():
-    said = told(wait_until, list, "three pods", seconds=0.01, context=lambda: "the log")
-    assert said == "never three pods in 0.01 s; at last: []\nthe log"
+def test_a_wait_that_fails_reports_the_last_answer_and_the_context():
+    message = failure_text(wait_until, list, "three pods", seconds=0.01, context=lambda: "the log")
+    assert message == "never three pods in 0.01 s; at last: []\nthe log"
 
 
-def test_a_failure_that_may_be_counts_as_not_yet_and_is_told_at_last():
+def test_an_allowed_failure_counts_as_not_yet_and_is_reported_at_the_end():
     answers = iter([OSError("refused"), OSError("refused")])
 
     def ask():
@@ -37,13 +37,13 @@ def test_a_failure_that_may_be_counts_as_not_yet_and_is_told_at_last():
     assert wait_until(ask, "served", failures=(OSError,))
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 // 0, "served", failures=(OSError,))
-    said = told(wait_until, open, "served", seconds=0.01, failures=(TypeError,))
-    assert "TypeError" in said
+    message = failure_text(wait_until, open, "served", seconds=0.01, failures=(TypeError,))
+    assert "TypeError" in message
 
 
 def test_who_comes_late_is_asked_once_more_after_the_end():
     asked = []
-    told(wait_until, lambda: asked.append(1), "there", seconds=-1.0)
+    failure_text(wait_until, lambda: asked.append(1), "there", seconds=-1.0)
     assert asked == [1]
 
 
@@ -54,8 +54,8 @@ def test_many_things_may_go_one_by_one_however_long_that_takes(monkeypatch):
     rest = iter(left)
     wait_emptied(lambda: next(rest), "pods", seconds=5, pause=0)
     rest = iter(left)
-    said = told(wait_emptied, lambda: next(rest), "pods", seconds=1, pause=0)
-    assert said == "pods: 3 are left, and none went for 1 s: ['a', 'b', 'c']"
+    message = failure_text(wait_emptied, lambda: next(rest), "pods", seconds=1, pause=0)
+    assert message == "pods: 3 are left, and none went for 1 s: ['a', 'b', 'c']"
 
 
 def test_an_item_may_be_anything():
@@ -65,16 +65,16 @@ def test_an_item_may_be_anything():
     assert [item_of(items, "an item") for _ in range(3)] == [None, 0, {}]
 
 
-def test_a_thread_that_never_ends_is_told_with_where_it_is(monkeypatch):
+def test_a_thread_that_never_ends_is_reported_with_its_stack(monkeypatch):
     monkeypatch.setattr(wait_until, "__kwdefaults__", wait_until.__kwdefaults__ | {"seconds": 0.01})
     go_on = threading.Event()
     thread = threading.Thread(target=go_on.wait, name="stuck-one")
     thread.start()
     try:
-        said = told(wait_ended, thread, "it ends")
+        message = failure_text(wait_ended, thread, "it ends")
     finally:
         go_on.set()
-    assert said.startswith("never it ends in 0.01 s; at last: False\n")
-    assert "stuck-one:\n" in said
-    assert "self._cond.wait" in said
+    assert message.startswith("never it ends in 0.01 s; at last: False\n")
+    assert "stuck-one:\n" in message
+    assert "self._cond.wait" in message
     thread.join()

@@ -57,7 +57,7 @@ def test_what_the_plugin_ignores_by_default_is_what_nvidias_plugin_ignores_and_n
         assert severity_of(xid) is not XidSeverity.CRITICAL
 
 
-def test_what_is_critical_needs_a_reset_and_what_does_not_says_why():
+def test_a_critical_xid_needs_a_reset_and_another_one_has_a_reason():
     for row in TABLE:
         workflow = row.action.startswith("WORKFLOW_")
         if row.severity is XidSeverity.CRITICAL:

@@ -16,7 +16,7 @@ def home(monkeypatch, tmp_path):
 
 @pytest.fixture
 def make():
-    """Writes what it is told to, and counts."""
+    """Writes its content, and counts its calls."""
     made = []
 
     def writes(text):

@@ -84,7 +84,7 @@ def test_a_budget_does_not_protect_a_pod_that_does_not_run(control_plane, namesp
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_an_eviction_that_names_another_uid_is_refused(api, api_namespace, phase):
-    # Of a pod that does not run, the API server tries for ten seconds before it says so.
+    # Of a pod that does not run, the API server tries for ten seconds before it reports that.
     pod = in_phase(api.client, api_namespace, phase)
     with refused(409):
         api.client.evict(pod, uid="00000000-0000-0000-0000-000000000000")
@@ -109,35 +109,39 @@ def test_an_eviction_whose_preconditions_hold_is_granted(api, api_namespace, pha
     assert api.client.find(pod) is None
 
 
-def test_a_pod_that_no_node_can_hold_says_what_is_lacking(control_plane, node, namespace):
+def test_the_condition_of_an_unschedulable_pod_names_the_missing_resource(
+    control_plane, node, namespace
+):
     client = control_plane.client
     pod = client.create(objects.pod("big", namespace, limits={"example.com/none": 1}))
 
-    def told(pod):
+    def is_explained(pod):
         conditions = pod["status"].get("conditions", ())
         return any("Insufficient example.com/none" in c.get("message", "") for c in conditions)
 
-    client.wait_for(pod, told, "told what is lacking")
+    client.wait_for(pod, is_explained, "the condition names the resource")
     assert client.get(pod)["status"]["phase"] == "Pending"
 
 
-def test_what_never_comes_is_told_with_status_and_events(control_plane, node, namespace):
+def test_a_wait_that_fails_reports_status_and_events(control_plane, node, namespace):
     client = control_plane.client
     pod = client.create(objects.pod("lost", namespace, image="localhost/no-such-image:1"))
-    client.wait_for(pod, lambda pod: "ErrImageNeverPull" in str(pod["status"]), "is told")
+    client.wait_for(
+        pod, lambda pod: "ErrImageNeverPull" in str(pod["status"]), "the image is missing"
+    )
     with pytest.raises(AssertionError) as info:
         client.wait_for(pod, objects.ready, "Ready", seconds=1)
-    said = str(info.value)
-    assert "never Pod lost: Ready" in said
-    assert "ErrImageNeverPull" in said  # of its status
-    assert "Scheduled" in said  # of its events
+    message = str(info.value)
+    assert "never Pod lost: Ready" in message
+    assert "ErrImageNeverPull" in message  # of its status
+    assert "Scheduled" in message  # of its events
 
 
-def test_a_watch_tells_every_change(api, api_namespace):
+def test_a_watch_reports_every_change(api, api_namespace):
     path = f"/api/v1/namespaces/{api_namespace}/configmaps"
     about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": api_namespace}}
-    with closing(api.client.watch(path, fieldSelector="metadata.name=told")) as seen:
-        made = api.client.create({**about, "metadata": {**about["metadata"], "name": "told"}})
+    with closing(api.client.watch(path, fieldSelector="metadata.name=watched")) as seen:
+        made = api.client.create({**about, "metadata": {**about["metadata"], "name": "watched"}})
         api.client.patch(made, {"data": {"key": "value"}})
         api.client.delete(made)
         kinds = [kind for kind, _ in islice(seen, 3)]

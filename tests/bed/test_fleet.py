@@ -1,4 +1,4 @@
-"""The truth about fleets: they start as they were left, they live, and what a label says is so."""
+"""Fleets of simulated nodes: they start as they were left, they live, and obey their labels."""
 
 import statistics
 from collections import Counter
@@ -32,7 +32,7 @@ def new_pod(small):
     return lambda life=None: small.population.pod(next(numbers), life=life)
 
 
-def test_every_node_is_ready_and_shares_its_cards(small):
+def test_every_node_is_ready_and_shares_its_gpus(small):
     nodes = small.client.list("/api/v1/nodes")
     assert len(nodes) == NODES
     assert all(map(ready, nodes))
@@ -60,7 +60,7 @@ def test_a_pod_is_as_big_as_in_a_real_cluster(small):
 
 
 @pytest.mark.parametrize("life", Life)
-def test_a_pod_comes_to_what_its_label_says(small, new_pod, life):
+def test_a_pod_reaches_the_phase_in_its_label(small, new_pod, life):
     story = LIVES[life]
     (pod,) = small.add(new_pod(life))
     status = pod["status"]
@@ -102,7 +102,7 @@ def test_an_evicted_pod_goes(small, new_pod):
     small.client.wait_gone(pod)
 
 
-def test_what_a_test_says_of_a_node_stays(small, new_pod):
+def test_what_a_test_writes_to_a_node_stays(small, new_pod):
     sick = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
     path = f"/api/v1/nodes/{small.population.node(0)['metadata']['name']}"
     well = small.client.get(path)["status"]["conditions"]

@@ -27,7 +27,7 @@ def test_hold(api, node, namespace, workplace):
     pod = client.create(objects.pod("before", namespace))
     client.wait_for(pod, objects.ready, "Ready")
     pathlib.Path("held").write_text(f"{workplace.number}\\n")
-    wait_until(pathlib.Path("go-on").exists, "told to go on", seconds=600)
+    wait_until(pathlib.Path("go-on").exists, "the file go-on exists", seconds=600)
     api.client.get("/api/v1/namespaces/default")
     pod = client.create(objects.pod("after", namespace))
     client.wait_for(pod, objects.ready, "Ready")
@@ -35,7 +35,7 @@ def test_hold(api, node, namespace, workplace):
 
 
 class Session:
-    """A pytest of its own that holds an API server and a node with a pod until told to go on."""
+    """A pytest of its own; it holds an API server and a pod until the file ``go-on`` exists."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -58,14 +58,14 @@ class Session:
             assert self.process.poll() is None, (self.folder / "log").read_text()
             return (self.folder / "held").read_text()
 
-        told = wait_until(
+        number_text = wait_until(
             number,
             "the session holds a bed",
             seconds=3 * WAIT_SECONDS,
             failures=(OSError,),
             context=(self.folder / "log").read_text,
         )
-        self.number = int(told)
+        self.number = int(number_text)
 
     def go_on(self):
         """Let its test end; the exit status."""
@@ -118,7 +118,7 @@ def left_of(number):
 
 
 def names(number, text):
-    """Whether a text tells of this bed."""
+    """Whether a text mentions this bed."""
     return re.search(rf"vgpu-?bed-?{number}(?!\d)", text)
 
 

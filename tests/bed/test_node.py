@@ -50,7 +50,7 @@ def held(node):
     """Pod-resources, by the product's own reader: who holds THING."""
     source = PodResourcesSource(str(node.path("/var/lib/kubelet/pod-resources/kubelet.sock")))
 
-    def told():
+    def known_pods():
         try:
             return source.sample()
         except SourceError as error:
@@ -59,7 +59,7 @@ def held(node):
             raise
 
     try:
-        answer = wait_until(told, "the kubelet knows pods")
+        answer = wait_until(known_pods, "the kubelet knows pods")
     finally:
         source.close()
     return {who: ids for who, ids in answer.devices.items() if who.resource == THING}
@@ -83,8 +83,8 @@ def test_a_pod_reaches_the_api_server_by_the_service_address(control_plane, node
         wget -q -O - --no-check-certificate --header "Authorization: Bearer $token" \\
           "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/version"
     """
-    said = control_plane.kubectl("exec", "-n", namespace, "caller", "--", "sh", "-c", script)
-    assert json.loads(said)["gitVersion"].startswith("v1.")
+    output = control_plane.kubectl("exec", "-n", namespace, "caller", "--", "sh", "-c", script)
+    assert json.loads(output)["gitVersion"].startswith("v1.")
 
 
 def test_a_node_is_a_machine_of_its_own(node):
@@ -135,7 +135,7 @@ def test_who_asks_for_more_than_there_is_stays_pending(control_plane, node, name
     assert not plugin.allocated
 
 
-def test_the_checkpoint_and_pod_resources_tell_who_holds_what(
+def test_the_checkpoint_and_pod_resources_report_who_holds_what(
     control_plane, node, namespace, plugin
 ):
     client = control_plane.client
@@ -296,8 +296,8 @@ def test_pods_spread_over_two_nodes_reach_one_another_and_are_drained(
     here, there = by_node[node.name], by_node[second.name]
     fetch = ["wget", "-q", "-O", "-", f"http://{there['status']['podIP']}:8080/"]
     name = here["metadata"]["name"]
-    said = control_plane.kubectl("exec", "-n", namespace, name, "--", *fetch)
-    assert said.strip() == there["metadata"]["name"]
+    output = control_plane.kubectl("exec", "-n", namespace, name, "--", *fetch)
+    assert output.strip() == there["metadata"]["name"]
     assert fetched(there["status"]["podIP"]) == there["metadata"]["name"]  # from the test as well
 
     client.patch(

@@ -25,7 +25,7 @@ def pod(api, api_namespace):
     return api.client.create(objects.pod("web", api_namespace))
 
 
-def test_a_client_can_do_what_its_rule_says_and_nothing_else(api, pod):
+def test_a_client_can_do_what_its_rule_allows_and_nothing_else(api, pod):
     reader = api.client_for(PODS)
     assert reader.get(pod)["metadata"]["uid"] == pod["metadata"]["uid"]
     assert reader.list("/api/v1/pods")
@@ -62,7 +62,7 @@ def test_a_rule_can_be_for_one_object_by_name(api, api_namespace):
     forbidden(owner.get, other)
 
 
-def test_the_rights_of_an_existing_role_can_be_given(api, pod, api_namespace):
+def test_the_rules_of_an_existing_role_can_be_granted(api, pod, api_namespace):
     adapter = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",

@@ -66,7 +66,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made_up(own_cache, tmp_path, monkeypatch):
-    """A module whose program says which version it is, and how it was called."""
+    """A module whose program prints its version, and how it was called."""
     if find_go() is None:
         missing("Go is not installed: https://go.dev/dl")
     served = tmp_path / "proxy" / LIBRARY / "@v"
@@ -182,9 +182,9 @@ def test_two_callers_at_once_build_once(made_up, tmp_path):
         wait_until(lambda: all("waiting" in log.read_text() for log in logs), "both waiting")
     assert [ended(caller, log) for caller, log in zip(callers, logs, strict=True)] == [0, 0]
 
-    said = [log.read_text() for log in logs]
-    assert sorted("made by another" in text for text in said) == [False, True]
-    assert sorted(": making " in text for text in said) == [False, True]
+    texts = [log.read_text() for log in logs]
+    assert sorted("made by another" in text for text in texts) == [False, True]
+    assert sorted(": making " in text for text in texts) == [False, True]
 
 
 def test_a_killed_build_leaves_no_half_program_and_no_second_build_beside_it(made_up, tmp_path):
@@ -226,7 +226,7 @@ def test_a_failed_build_shows_the_end_of_its_log_and_leaves_nothing(made_up):
     assert [path for path in user_cache().folder.iterdir() if path.is_dir()] == []
 
 
-def test_a_module_that_is_not_as_go_sum_says_is_refused(made_up):
+def test_a_module_that_differs_from_go_sum_is_refused(made_up):
     sums = made_up.folder / "go.sum"
     changed = re.sub(r" h1:\S+", f" h1:{'A' * 43}=", sums.read_text())
     sums.write_text(changed)
@@ -258,7 +258,7 @@ def test_without_go_what_any_go_has_built_is_good_and_the_rest_is_one_clear_line
             ensure(build=True, recipes=[replace(made_up, tags=("other",))])
 
 
-def test_another_go_builds_anew(made_up):
+def test_another_go_version_builds_again(made_up):
     ensure(build=True, recipes=[made_up])
     cache = user_cache()
 
@@ -381,11 +381,11 @@ CONTAINERD = ("containerd", "github.com/containerd/containerd")
         (Tool.HELM, "version --short", ("helm", "helm.sh/helm/v3")),
     ],
 )
-def test_each_program_tells_its_pinned_version(tools, tool, arguments, pin):
+def test_each_program_reports_its_pinned_version(tools, tool, arguments, pin):
     if user_cache().folder not in tools.path(tool).parents:
         missing(f"{tool} is not built but brought along")
     version = pinned_version(MODULES / pin[0], pin[1]).removeprefix("v")
 
-    said = output_of(tools.path(tool), *arguments.split())
+    output = output_of(tools.path(tool), *arguments.split())
 
-    assert re.search(rf"\bv?{re.escape(version)}(?![\w.+-])", said), said
+    assert re.search(rf"\bv?{re.escape(version)}(?![\w.+-])", output), output

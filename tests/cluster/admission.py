@@ -37,7 +37,7 @@ LIKE = {
 }
 """Ours -> of what the other one offers as many, and its pods ask for as many.
 
-The kubelet keeps all IDs in its checkpoint, and writes that anew for every answer: with shorter
+The kubelet keeps all IDs in its checkpoint, and writes it again for every answer: with shorter
 lists it would be faster with any plugin.
 """
 
@@ -103,7 +103,7 @@ class Contest:
         self.other = self.node.start("nothing", command, env={"PYTHONPATH": str(ROOT)})
         for ours, theirs in LIKE.items():
             self.plugin.wait_offered(theirs, counts[ours])
-        # Where there is a pod at all, who is alive can be told; elsewhere it is the plugin's own.
+        # Where there is a pod at all, the node's cgroups show which pods live.
         bystander = objects.pod("bystander", "default", nodeName=self.node.name)
         self.bystander = self.plugin.start(bystander)
         return self
@@ -170,9 +170,9 @@ def admit(client: Client, node: Node, pods: Sequence[Object]) -> Round:
     there = wait_until(running, f"{len(pods)} pods run", seconds=SECONDS)
     taken = time.monotonic() - started
     after = _histograms(client, node)
-    grown = {key: _less(told, before.get(key, (0.0, 0.0))) for key, told in after.items()}
-    allocate = [told for (name, _), told in grown.items() if name == ALLOCATE]
-    start = [told for (name, _), told in grown.items() if name == START]
+    grown = {key: _less(histogram, before.get(key, (0.0, 0.0))) for key, histogram in after.items()}
+    allocate = [histogram for (name, _), histogram in grown.items() if name == ALLOCATE]
+    start = [histogram for (name, _), histogram in grown.items() if name == START]
     return Round(
         pods=len(pods),
         seconds=taken,
@@ -183,7 +183,7 @@ def admit(client: Client, node: Node, pods: Sequence[Object]) -> Round:
 
 
 def remove(client: Client, round_: Round) -> None:
-    """Delete its pods, and wait until the kubelet says that their containers are gone."""
+    """Delete its pods, and wait until the kubelet reports that their containers are gone."""
     with ThreadPoolExecutor(CREATORS) as deleting:
         list(deleting.map(client.delete, round_.running))
         list(deleting.map(lambda pod: client.wait_gone(pod, seconds=SECONDS), round_.running))

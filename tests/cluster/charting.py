@@ -64,7 +64,7 @@ class Chart(NamedTuple):
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
     def lint(self, values: Object) -> str:
-        """What `helm lint --strict` says. Raises HelmRefused."""
+        """What `helm lint --strict` prints. Raises HelmRefused."""
         return self._run("lint", {"image": IMAGE} | values, "--strict", str(CHART))
 
     def _run(self, command: str, values: Object, *args: str) -> str:

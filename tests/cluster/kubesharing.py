@@ -30,7 +30,7 @@ from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
 
 CRD = ROOT / "deploy/manifests/kubeshare-crd.yaml"
-CARD = 16 * GIB
+GPU_BYTES = 16 * GIB
 TAINT = {"key": "vgpu.test/kubeshare", "value": "yes", "effect": "NoSchedule"}
 """Keeps other tests' pods off these nodes; SharePods of the tests tolerate it."""
 
@@ -130,9 +130,9 @@ def reason_of(found, type_):
 class Player(threading.Thread):
     """Plays the kubelets of some nodes, and the garbage collector of SharePods' pods."""
 
-    def __init__(self, client, cards):
+    def __init__(self, client, gpus):
         super().__init__(name="player", daemon=True)
-        self.client, self.cards = client, cards
+        self.client, self.gpus = client, gpus
         self.ending = threading.Event()
         self.failure = None
         self.paused, self.silent = set(), set()
@@ -149,10 +149,10 @@ class Player(threading.Thread):
         pods = self.client.list("/api/v1/pods")
         share_pods = self.client.list("/apis/kubeshare.nthu/v1/sharepods")
         uids = {each["metadata"]["uid"] for each in share_pods}
-        held = {self._card(pod) for pod in pods if pod["status"].get("phase") != "Failed"}
+        held = {self._gpu(pod) for pod in pods if pod["status"].get("phase") != "Failed"}
         for pod in pods:
             node = pod["spec"].get("nodeName")
-            if node not in self.cards or node in self.paused:
+            if node not in self.gpus or node in self.paused:
                 continue
             with suppress(Refused):
                 self._serve(pod, node, uids, held)
@@ -164,8 +164,8 @@ class Player(threading.Thread):
             self.client.delete(pod, uid=pod["metadata"]["uid"], grace_seconds=0)
             return
         limits = pod["spec"]["containers"][0].get("resources", {}).get("limits") or {}
-        if limits.get("nvidia.com/gpu") and not self._card(pod) and node not in self.silent:
-            free = [card for card in self.cards[node] if card not in held]
+        if limits.get("nvidia.com/gpu") and not self._gpu(pod) and node not in self.silent:
+            free = [gpu for gpu in self.gpus[node] if gpu not in held]
             if not free:
                 return
             held.add(free[0])
@@ -176,7 +176,7 @@ class Player(threading.Thread):
         self.client.patch(pod, {"status": {"phase": "Running", "conditions": [ready]}}, "status")
 
     @staticmethod
-    def _card(pod):
+    def _gpu(pod):
         return (pod["metadata"].get("annotations") or {}).get(HOLDER_UUID)
 
     def end(self):
@@ -223,21 +223,21 @@ class Bed:
     def __init__(self, api, folder, client):
         self.api, self.client, self.folder = api, api.client, folder
         self.account, self.kubeconfig = client, client.kubeconfig
-        self.cards = {}
-        self.player = Player(api.client, self.cards)
+        self.gpus = {}
+        self.player = Player(api.client, self.gpus)
 
     def controller(self, *flags):
         return Controller(self.kubeconfig, self.folder, *flags)
 
-    def node(self, name, cards, example="main"):
+    def node(self, name, gpus, example="main"):
         """A node that SharePods of one example select by its label."""
-        uuids = [f"GPU-{name}-{number}" for number in range(cards)]
-        info = "".join(f"{uuid}:{CARD // MIB}," for uuid in uuids)
-        node = make_node(self.api, name, {"nvidia.com/gpu": cards}, {"kubeshare/gpu_info": info})
+        uuids = [f"GPU-{name}-{number}" for number in range(gpus)]
+        info = "".join(f"{uuid}:{GPU_BYTES // MIB}," for uuid in uuids)
+        node = make_node(self.api, name, {"nvidia.com/gpu": gpus}, {"kubeshare/gpu_info": info})
         self.set_ready(node)
         labels = {"metadata": {"labels": {EXAMPLE: example}}}
         self.client.patch(node, {"spec": {"taints": [TAINT]}, **labels})
-        self.cards[name] = uuids
+        self.gpus[name] = uuids
 
     def set_ready(self, node, status="True"):
         ready = {"type": "Ready", "status": status, "reason": "Test"}
@@ -265,9 +265,7 @@ class Bed:
 
     def holders(self):
         pods = self.client.list("/api/v1/namespaces/kube-system/pods", labelSelector=ROLE)
-        return [
-            pod for pod in pods if pod["metadata"]["labels"]["kubeshare/nodeName"] in self.cards
-        ]
+        return [pod for pod in pods if pod["metadata"]["labels"]["kubeshare/nodeName"] in self.gpus]
 
     def wait_holders(self, count):
         wait_until(lambda: len(self.holders()) == count, f"{count} holders")
@@ -314,4 +312,4 @@ def started(api, folder, nodes):
             for pod in bed.holders():
                 with suppress(Refused):
                     api.client.delete(pod, grace_seconds=0)
-            remove_nodes(api, list(bed.cards))
+            remove_nodes(api, list(bed.gpus))

@@ -16,7 +16,7 @@ from tests.support.bed.client import Object
 
 GAIA: Final = "tencent.com/"
 WHOLE_CORES: Final = 100
-"""gaia's cores of a GPU; who asks for as many has it alone, whatever its memory."""
+"""gpu-manager's cores of a GPU; a container that requests as many has the GPU alone."""
 
 
 UNITS_IN_GIB: Final = {"gpushare": 1, "gaia": 4, "hami": 1024}
@@ -29,7 +29,7 @@ class GpuSize(NamedTuple):
     units: int
 
 
-Books = Callable[[Iterable[Object], Sequence[GpuSize]], Counter[str]]
+UnitCounter = Callable[[Iterable[Object], Sequence[GpuSize]], Counter[str]]
 """The units of memory in use by GPU; ``pods`` are those that are bound to the node."""
 
 
@@ -38,15 +38,15 @@ def gpushares_extender(pods: Iterable[Object], gpus: Sequence[GpuSize]) -> Count
 
     A pod that is being deleted holds nothing any more.
     """
-    books: Counter[str] = Counter()
+    used_units: Counter[str] = Counter()
     for pod in pods:
-        said = _annotations(pod)
-        units = int(said.get("ALIYUN_COM_GPU_MEM_POD", 0))
-        index = int(said.get("ALIYUN_COM_GPU_MEM_IDX", -1))
+        annotations = _annotations(pod)
+        units = int(annotations.get("ALIYUN_COM_GPU_MEM_POD", 0))
+        index = int(annotations.get("ALIYUN_COM_GPU_MEM_IDX", -1))
         leaves = "deletionTimestamp" in pod["metadata"]
         if units > 0 and 0 <= index < len(gpus) and not _has_ended(pod) and not leaves:
-            books[gpus[index].name] += units
-    return books
+            used_units[gpus[index].name] += units
+    return used_units
 
 
 def gpu_admission(pods: Iterable[Object], gpus: Sequence[GpuSize]) -> Counter[str]:
@@ -54,7 +54,7 @@ def gpu_admission(pods: Iterable[Object], gpus: Sequence[GpuSize]) -> Counter[st
 
     What would be more than a GPU has is not counted at all.
     """
-    books: Counter[str] = Counter()
+    used_units: Counter[str] = Counter()
     for pod in filter(lambda pod: not _has_ended(pod), pods):
         for place, container in enumerate(pod["spec"]["containers"]):
             named = _annotations(pod).get(f"{GAIA}predicate-gpu-idx-{place}", "")
@@ -62,18 +62,18 @@ def gpu_admission(pods: Iterable[Object], gpus: Sequence[GpuSize]) -> Counter[st
             is_whole = int(limits.get(f"{GAIA}vcuda-core", 0)) >= WHOLE_CORES
             for gpu in (gpus[int(each)] for each in named.split(",") if each):
                 units = gpu.units if is_whole else int(limits.get(f"{GAIA}vcuda-memory", 0))
-                if books[gpu.name] + units <= gpu.units:
-                    books[gpu.name] += units
-    return books
+                if used_units[gpu.name] + units <= gpu.units:
+                    used_units[gpu.name] += units
+    return used_units
 
 
 def hami_2_9(pods: Iterable[Object], _: Sequence[GpuSize]) -> Counter[str]:
     """By the annotation alone: all containers of a pod together, init containers too."""
-    books: Counter[str] = Counter()
+    used_units: Counter[str] = Counter()
     for pod in filter(lambda pod: not _has_ended(pod), pods):
         for segment in _segments(pod):
-            books.update(segment)
-    return books
+            used_units.update(segment)
+    return used_units
 
 
 def hami_2_10(pods: Iterable[Object], _: Sequence[GpuSize]) -> Counter[str]:
@@ -82,7 +82,7 @@ def hami_2_10(pods: Iterable[Object], _: Sequence[GpuSize]) -> Counter[str]:
     Empty segments are dropped before. So where an init container asks for nothing, an app container
     is taken for one.
     """
-    books: Counter[str] = Counter()
+    used_units: Counter[str] = Counter()
     for pod in filter(lambda pod: not _has_ended(pod), pods):
         segments = _segments(pod)
         inits = len(pod["spec"].get("initContainers", ()))
@@ -91,11 +91,11 @@ def hami_2_10(pods: Iterable[Object], _: Sequence[GpuSize]) -> Counter[str]:
             apps.update(segment)
         for name in set(chain(*segments)):
             largest = max((segment[name] for segment in segments[:inits]), default=0)
-            books[name] += max(largest, apps[name])
-    return books
+            used_units[name] += max(largest, apps[name])
+    return used_units
 
 
-BOOKS: Final[Mapping[str, Books]] = {
+BOOKS: Final[Mapping[str, UnitCounter]] = {
     "gpushare": gpushares_extender,
     "gaia": gpu_admission,
     "hami": hami_2_9,

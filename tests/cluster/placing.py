@@ -90,7 +90,9 @@ class Placing:
         return wait_until(enough, f"{count} pods are bound", context=self.state)
 
     def wait_refused(self, pod, text):
-        self.client.wait_for(pod, lambda pod: text in condition_message(pod), f"says {text!r}")
+        self.client.wait_for(
+            pod, lambda pod: text in condition_message(pod), f"the condition has {text!r}"
+        )
 
     def state(self):
         """The end of the extender's log, and why pods wait."""

@@ -30,7 +30,7 @@ SIGNS = {
     "gpushare": ("ALIYUN_COM_GPU_MEM_ASSIGNED", "false", "true"),
     "gaia": ("tencent.com/gpu-assigned", "false", "true"),
 }
-"""The annotation by which the plugin says that a pod is served; its value before and after."""
+"""The annotation by which the plugin marks a pod as served; its value before and after."""
 
 
 def promised_at(kind: Kind, pod: Object, place: int) -> Object:
@@ -44,11 +44,13 @@ def promised_at(kind: Kind, pod: Object, place: int) -> Object:
 def let_it_see(kind: Kind, plugin: PluginNode, witness: Object) -> None:
     """Until the plugin has seen all pods that there are.
 
-    ``witness`` is served already. What is taken from it the plugin tells again as soon as it sees
-    that, which is after the rest.
+    ``witness`` is served already. The plugin writes its annotation again as soon as it sees that it
+    is gone, which is after the rest.
     """
     key, waiting, served = SIGNS[kind.name]
     plugin.client.patch(witness, {"metadata": {"annotations": {key: waiting}}})
     plugin.client.wait_for(
-        witness, lambda pod: pod["metadata"]["annotations"][key] == served, "told again"
+        witness,
+        lambda pod: pod["metadata"]["annotations"][key] == served,
+        "the annotation is written again",
     )

@@ -2,11 +2,11 @@
 
     kind = KINDS["gpushare"]
     with kind.plugin(node, folder) as plugin:
-        pod = kind.pod("a", namespace, plugin, {"main": Ask(card=1, gib=3)})
+        pod = kind.pod("a", namespace, plugin, {"main": Ask(gpu=1, gib=3)})
         plugin.start(pod)
         kind.given(plugin, made, "main", Ask(1, 3), name)
 
-What a container is to be given is said here in full, as the original plugins' Allocate answers.
+The expected answer for a container is here in full, as the original plugins' Allocate answers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ CORES = 3
 GAIA_CORES = 5
 
 BLOCKS_IN_GIB = 4
-"""Of gaia's memory, 256 MiB each."""
+"""Of gpu-manager's memory, 256 MiB each."""
 
 SPLIT = 20
 
@@ -147,7 +147,7 @@ def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any
     return gaia_pod(name, namespace, plugin, asked, **spec)
 
 
-# ---------------------------------------------------------------- what they are given
+# ---------------------------------------------------------------- what they are allocated
 
 
 def _volcano_given(
@@ -197,7 +197,7 @@ def _gaia_given(plugin: PluginNode, pod: Object, _container: str, ask: Ask, _: s
 
 
 def lay_out_driver(node: Node) -> None:
-    """A driver with gaia's library and its client beside it, as a host has them."""
+    """A driver with gpu-manager's library and its client beside it, as a host has them."""
     root = node.path(DRIVER)
     if root.exists():
         return

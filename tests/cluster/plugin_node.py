@@ -1,6 +1,6 @@
 """Our own device plugin on a node of the bed: the real command, over a driver of our own in C.
 
-    with PluginNode(node, "volcano", cards=2) as plugin:
+    with PluginNode(node, "volcano", gpus=2) as plugin:
         plugin.wait_ready()
         pod = plugin.start(volcano_pod("a", namespace, plugin, {"main": [(0, 1024, 50)]}))
         Shown.by(client, pod).env["CUDA_DEVICE_MEMORY_LIMIT_0"]
@@ -88,12 +88,12 @@ class PluginNode:
         )
 
     def write_gpus(self, *, without: Sequence[int] = (), **more: Any) -> None:
-        """What the driver says from now on; ``more`` is FakeDriver.write's."""
+        """What the driver reports from now on; ``more`` is FakeDriver.write's."""
         there = [self.gpu(n) for n in range(len(self.uuids)) if n not in without]
         self.driver.write(devices=there, **more)
 
     def make_device_nodes(self) -> None:
-        """What gaia gives to containers: here they are /dev/null under other names."""
+        """gpu-manager's devices of containers: here they are /dev/null under other names."""
         for name in (*(f"nvidia{n}" for n in range(len(self.uuids))), "nvidiactl", "nvidia-uvm"):
             path = f"/dev/{name}"
             if not self.node.path(path).exists():
@@ -118,7 +118,7 @@ class PluginNode:
             *self.flags,
         ]
         env = {**self.driver.env(), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}
-        env["PYTHONFAULTHANDLER"] = "1"  # a crash of a library says where
+        env["PYTHONFAULTHANDLER"] = "1"  # a crash of a library prints where
         self._daemon = self.node.start(f"plugin-{self.scheme}-{self._starts}", command, env=env)
 
     @property
@@ -138,7 +138,7 @@ class PluginNode:
             self._daemon.stop()
 
     def wait_ready(self) -> None:
-        """Until it says that it is ready; the Node may offer what it serves a moment later."""
+        """Until it reports that it is ready; the Node may offer what it serves a moment later."""
 
         def ready() -> bool:
             with urlopen(
@@ -251,11 +251,13 @@ def volcano_pod(
     def segment(shares: Sequence[tuple[int, int, int]]) -> str:
         return "".join(f"{plugin.uuids[c]},NVIDIA,{memory},{cores}:" for c, memory, cores in shares)
 
-    told = ";".join(segment(shares) for shares in slices.values() if shares or key_set.for_all)
+    devices_text = ";".join(
+        segment(shares) for shares in slices.values() if shares or key_set.for_all
+    )
     now = str(int(time.time()))
     annotations = {
-        key_set.devices: told,
-        key_set.to_allocate: told,
+        key_set.devices: devices_text,
+        key_set.to_allocate: devices_text,
         key_set.node: plugin.node.name,
         key_set.time: now,
         key_set.bind_time: now,

@@ -5,8 +5,8 @@
         original.served                             # UIDs of the pods that it has answered for
 
 Each answers for the waiting pod that was promised first of those that ask for as many devices, by
-the pods' annotations, and writes into them that it is served. gpu-manager believes its own books
-before anybody, which are its checkpoint. Pods have one container here, and a GPU.
+the pods' annotations, and writes into them that it is served. gpu-manager trusts its own
+checkpoint more than any other source. Pods have one container here, and a GPU.
 """
 
 import json
@@ -73,9 +73,9 @@ class Original:
         self.given.append(tuple(ids))
         return answer
 
-    def tell(self, pod: Object, told: Mapping[str, str]) -> None:
-        """Annotate it."""
-        self.client.patch(pod, {"metadata": {"annotations": dict(told)}})
+    def annotate(self, pod: Object, annotations: Mapping[str, str]) -> None:
+        """Write these annotations to the pod."""
+        self.client.patch(pod, {"metadata": {"annotations": dict(annotations)}})
 
     # ------------------------------------------------------------ what differs
 
@@ -95,36 +95,40 @@ class Original:
         raise NotImplementedError
 
     def answer(self, pod: Object) -> Any:
-        """A ContainerAllocateResponse. The pod is told that it is served."""
+        """A ContainerAllocateResponse. The pod is annotated as served."""
         raise NotImplementedError
 
 
 class Volcanos(Original):
     """Volcano's, and HAMi's, which looks at the pods that are being bound."""
 
-    def __init__(self, kind: Kind, plugin: PluginNode, said: KeySet) -> None:
+    def __init__(self, kind: Kind, plugin: PluginNode, key_set: KeySet) -> None:
         super().__init__(kind, plugin)
-        self.said = said
+        self.key_set = key_set
 
     def ids(self, resource: str) -> Iterable[str]:
-        infix = dict(self.said.advertised)[resource]
+        infix = dict(self.key_set.advertised)[resource]
         numbers = range(self.kind.offered[resource])
         return [f"{uuid}{infix}-{n}" for uuid in self.plugin.uuids for n in numbers]
 
     def waits(self, pod: Object, count: int) -> bool:
-        told = _annotations(pod)
-        binds = self.said is VOLCANO or told.get(self.said.bind_phase) == "allocating"
-        here = told.get(self.said.node) == self.node.name
-        return here and binds and told.get(self.said.to_allocate, "").count("NVIDIA") == count
+        annotations = _annotations(pod)
+        binds = self.key_set is VOLCANO or annotations.get(self.key_set.bind_phase) == "allocating"
+        here = annotations.get(self.key_set.node) == self.node.name
+        return (
+            here
+            and binds
+            and annotations.get(self.key_set.to_allocate, "").count("NVIDIA") == count
+        )
 
     def promised_at(self, pod: Object) -> int:
-        return int(_annotations(pod)[self.said.time])
+        return int(_annotations(pod)[self.key_set.time])
 
     def answer(self, pod: Object) -> Any:
-        promise = _annotations(pod)[self.said.to_allocate].strip(":;")
+        promise = _annotations(pod)[self.key_set.to_allocate].strip(":;")
         uuid, _, memory, cores = promise.split(",")
-        self.tell(pod, served(self.kind.name))
-        factor = UNIT_MIB if self.said.counts_units else 1
+        self.annotate(pod, served(self.kind.name))
+        factor = UNIT_MIB if self.key_set.counts_units else 1
         env = {
             "NVIDIA_VISIBLE_DEVICES": uuid,
             "CUDA_DEVICE_MEMORY_LIMIT_0": f"{int(memory) * factor}m",
@@ -141,29 +145,29 @@ class Gpushares(Original):
         return [f"{uuid}-_-{n}" for uuid in self.plugin.uuids for n in numbers]
 
     def waits(self, pod: Object, count: int) -> bool:
-        told = _annotations(pod)
-        waiting = _is_pending(pod) and told.get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "false"
+        annotations = _annotations(pod)
+        waiting = _is_pending(pod) and annotations.get("ALIYUN_COM_GPU_MEM_ASSIGNED") == "false"
         return waiting and _limit(pod, self.kind.resource) == count
 
     def promised_at(self, pod: Object) -> int:
         return int(_annotations(pod)["ALIYUN_COM_GPU_MEM_ASSUME_TIME"])
 
     def answer(self, pod: Object) -> Any:
-        told, amount = _annotations(pod), str(_limit(pod, self.kind.resource))
+        annotations, amount = _annotations(pod), str(_limit(pod, self.kind.resource))
         now = {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(time.time_ns())}
-        self.tell(pod, served(self.kind.name) | now)
+        self.annotate(pod, served(self.kind.name) | now)
         env = {
-            "NVIDIA_VISIBLE_DEVICES": told["ALIYUN_COM_GPU_MEM_IDX"],
-            "ALIYUN_COM_GPU_MEM_IDX": told["ALIYUN_COM_GPU_MEM_IDX"],
-            "ALIYUN_COM_GPU_MEM_POD": told["ALIYUN_COM_GPU_MEM_POD"],
+            "NVIDIA_VISIBLE_DEVICES": annotations["ALIYUN_COM_GPU_MEM_IDX"],
+            "ALIYUN_COM_GPU_MEM_IDX": annotations["ALIYUN_COM_GPU_MEM_IDX"],
+            "ALIYUN_COM_GPU_MEM_POD": annotations["ALIYUN_COM_GPU_MEM_POD"],
             "ALIYUN_COM_GPU_MEM_CONTAINER": amount,
-            "ALIYUN_COM_GPU_MEM_DEV": told["ALIYUN_COM_GPU_MEM_DEV"],
+            "ALIYUN_COM_GPU_MEM_DEV": annotations["ALIYUN_COM_GPU_MEM_DEV"],
         }
         return pb.ContainerAllocateResponse(envs=env)
 
 
 class GpuManager(Original):
-    """gaia's, for parts of GPUs: the fullest GPU that has room, by its own books."""
+    """gpu-manager's, for parts of GPUs: the fullest GPU that has room, by its own checkpoint."""
 
     asks_before_start = True
 
@@ -173,8 +177,8 @@ class GpuManager(Original):
         return [f"{resource}{infix}-{n}" for n in range(count)]
 
     def waits(self, pod: Object, count: int) -> bool:
-        told = _annotations(pod)
-        waiting = _is_pending(pod) and told.get("tencent.com/gpu-assigned") != "true"
+        annotations = _annotations(pod)
+        waiting = _is_pending(pod) and annotations.get("tencent.com/gpu-assigned") != "true"
         return waiting and _limit(pod, CORE) == count
 
     def promised_at(self, pod: Object) -> int:
@@ -185,13 +189,13 @@ class GpuManager(Original):
         cores, blocks = _limit(pod, CORE), _limit(pod, BLOCK)
         capacity = self._capacity()
         gpu = self._gpu(capacity, cores, blocks)
-        told = _annotations(pod)["tencent.com/predicate-gpu-idx-0"]
-        if told != str(gpu):
-            detail = f"pick up:/dev/nvidia{gpu}  predicate: /dev/nvidia{told}"
+        predicate = _annotations(pod)["tencent.com/predicate-gpu-idx-0"]
+        if predicate != str(gpu):
+            detail = f"pick up:/dev/nvidia{gpu}  predicate: /dev/nvidia{predicate}"
             raise LookupError(f"Nvidia node mismatch for pod {name}(main), {detail}")
         entry = {"Devices": [f"/dev/nvidia{gpu}"], "Cores": cores, "Memory": blocks << 28}
         self._write({**capacity, uid: {"main": entry}})
-        self.tell(pod, served(self.kind.name))
+        self.annotate(pod, served(self.kind.name))
         nodes = (f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm")
         return pb.ContainerAllocateResponse(
             envs={
@@ -210,7 +214,7 @@ class GpuManager(Original):
         )
 
     def may_start(self, ids: Sequence[str]) -> None:
-        """Only what is in its books may start."""
+        """Only a container in its checkpoint may start."""
         for entry in self.plugin.checkpoint()["Data"]["PodDeviceEntries"]:
             lists = entry["DeviceIDs"].values()
             if entry["ResourceName"] == CORE and {one for ids in lists for one in ids} == set(ids):

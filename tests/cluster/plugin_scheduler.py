@@ -51,8 +51,8 @@ class Scheduler:
 
     def bind(self, pod: Object) -> None:
         """Promise, then bind."""
-        told = {"metadata": {"annotations": dict(self._promise(pod))}}
-        self._client.patch(pod, told)
+        patch = {"metadata": {"annotations": dict(self._promise(pod))}}
+        self._client.patch(pod, patch)
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",

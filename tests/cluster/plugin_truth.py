@@ -1,9 +1,9 @@
-"""Whether all say the same of who holds what: containers, the kubelet, the plugin's own checkpoint.
+"""Whether all sources agree who holds what: containers, the kubelet, the plugin's own checkpoint.
 
     stage = Stage(node, folder, "volcano", "gaia")
     stage.start()
-    pod = stage.pod("volcano", "a", namespace, card=0, gib=4)
-    stage.require_sound("volcano", [pod, ...])      # no GPU is given beyond what it has
+    pod = stage.pod("volcano", "a", namespace, gpu=0, gib=4)
+    stage.require_sound("volcano", [pod, ...])      # no GPU is allocated beyond its capacity
 
 Here pods have one container, ``main``, and two GPUs to be on.
 """
@@ -37,7 +37,7 @@ PROMISE = "test/promise"
 
 
 class Sight(NamedTuple):
-    """What a container sees of its share; ``gib`` is None where only its GPU is told."""
+    """What a container sees of its share; ``gib`` is None where only its GPU is known."""
 
     gpu: int
     gib: int | None
@@ -151,9 +151,9 @@ class Stage:
         return {tenant.pod.uid: tenant for tenant in kept.tenants}
 
     def require_sound(self, kind: str, running: Iterable[Object]) -> None:
-        """``running`` are all that do: each has its share, and no GPU gives more than it has.
+        """``running`` are all that do: each has its share, and no GPU is overcommitted.
 
-        Said by what the containers see, by the kubelet's checkpoint, by our own and by the metrics.
+        By what the containers see, the kubelet's checkpoint, our own checkpoint and the metrics.
         """
         plugin = self.plugins[kind]
         pods = {pod["metadata"]["uid"]: pod for pod in running}
@@ -181,11 +181,11 @@ class Stage:
             assert binding is not None
             assert (binding.name, binding.shares) == (one.name, (share,))
 
-        told = plugin.metrics()
+        metrics = plugin.metrics()
         blamed = {line["pod"] for line in plugin.log_lines() if line["msg"] == "conflict"}
-        assert told["vgpu_plugin_conflicts",] == 0 or set() < blamed <= self.crossed
-        assert told["vgpu_plugin_tenants", "unbooked"] == 0
-        assert told["vgpu_plugin_tenants", "foreign"] == 0
+        assert metrics["vgpu_plugin_conflicts",] == 0 or set() < blamed <= self.crossed
+        assert metrics["vgpu_plugin_tenants", "unbooked"] == 0
+        assert metrics["vgpu_plugin_tenants", "foreign"] == 0
 
 
 def promised(pod: Object) -> Sight:
@@ -211,8 +211,8 @@ def waits_with(why: BindRefusal) -> Callable[[Object], bool]:
 
     def waits(pod: Object) -> bool:
         statuses = pod["status"].get("containerStatuses", ())
-        said = [one["state"].get("waiting", {}).get("message", "") for one in statuses]
-        return any(f"({why})" in message for message in said)
+        messages = [one["state"].get("waiting", {}).get("message", "") for one in statuses]
+        return any(f"({why})" in message for message in messages)
 
     return waits
 

@@ -1,10 +1,10 @@
-"""What a container of SHOW was given beyond a plain one, as it and its node see it.
+"""What a container of SHOW got beyond a plain one, as it and its node see it.
 
     plain = Sight.of(node, plain_pod)
     Sight.of(node, pod, "main").beyond(plain).env
 
-Where a mount leads is found out by comparing files, so that neither the runtime's own notes nor
-the plugin's are believed.
+Where a mount leads is found out by comparing files, so that the test relies neither on
+the runtime's notes nor on the plugin's.
 """
 
 import json
@@ -29,7 +29,7 @@ class Sight(NamedTuple):
     Attributes:
         env: as its program sees it.
         asked_env: as the runtime was asked for it, ``KEY=value``, in that order.
-        told_twice: variables that it was started with more than once.
+        repeated_variables: variables that it was started with more than once.
         mounts: mount point -> (the host's file that lies there, "ro" or "rw").
         devices: path -> major:minor.
         pid: its first process, on the node.
@@ -37,14 +37,14 @@ class Sight(NamedTuple):
 
     env: Mapping[str, str]
     asked_env: tuple[str, ...]
-    told_twice: frozenset[str]
+    repeated_variables: frozenset[str]
     mounts: Mapping[str, tuple[str, str]]
     devices: Mapping[str, str]
     pid: int
 
     @classmethod
     def of(cls, node: Node, pod: Object, container: str = "main") -> Self:
-        """What it has printed, and what the node says of its process."""
+        """What it has printed, and what the node knows of its process."""
         shown = Shown.by(node.cluster.client, pod, container)
         bundle = _bundle(node, pod, container)
         pid = first_process(node, pod, container)
@@ -53,7 +53,7 @@ class Sight(NamedTuple):
         return cls(
             env=shown.env,
             asked_env=tuple(config["process"]["env"]),
-            told_twice=_twice(environ(node, pid)),
+            repeated_variables=_twice(environ(node, pid)),
             mounts={
                 target: (_proven(node, pid, sources[target], target), line.split()[5][:2])
                 for target, line in shown.mounts.items()
@@ -75,10 +75,10 @@ class Sight(NamedTuple):
 
 
 def container_id(node: Node, pod: Object, container: str = "main") -> str:
-    """As the kubelet now tells it."""
+    """As in the pod's status now."""
     status = node.cluster.client.get(pod)["status"]
-    told = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
-    (found,) = (one["containerID"] for one in told if one["name"] == container)
+    statuses = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
+    (found,) = (one["containerID"] for one in statuses if one["name"] == container)
     return found.removeprefix("containerd://")
 
 
@@ -88,7 +88,7 @@ def first_process(node: Node, pod: Object, container: str = "main") -> int:
 
 
 def environ(node: Node, pid: int) -> list[str]:
-    """What a process was started with, in the kernel's words."""
+    """The environment that a process was started with, as the kernel reports it."""
     return node.run(["cat", f"/proc/{pid}/environ"]).rstrip("\0").split("\0")
 
 
@@ -113,7 +113,7 @@ def _twice(env: Iterable[str]) -> frozenset[str]:
 
 
 def _proven(node: Node, pid: int, source: str, target: str) -> str:
-    """``source``, if it is what the container sees at ``target``; else a word that says so.
+    """``source``, if it is what the container sees at ``target``; else a word for the difference.
 
     Where it leads, if it is a link.
     """

@@ -16,7 +16,7 @@ STEP, rest = Step(wanted), int(times or 1)
 
 
 def at(step: Step) -> None:
-    """Die where it was told."""
+    """End the process at the configured step."""
     global rest  # noqa: PLW0603  # a script of its own
     if step is STEP:
         rest -= 1

@@ -1,7 +1,7 @@
-"""A simulated GPU node whose pods exist on a real API server, under the UIDs that it gave them.
+"""A simulated GPU node whose pods exist on a real API server, under the UIDs of that server.
 
-The files are those of :mod:`simulator`, in their real formats; the pods are as the simulator
-says, and what is wrong with them a test adds.
+The files are those of :mod:`simulator`, in their real formats; the pods are the simulator's,
+and a test adds their faults.
 """
 
 import json
@@ -108,7 +108,7 @@ def _with_uids(scenario: Scenario, uids: dict[str, str]) -> Scenario:
 
 
 def _put(stage: Stage, pod: Object) -> Object:
-    """The pod as it is created, then as its kubelet tells."""
+    """The pod as it is created, then with the status of its kubelet."""
     metadata = {
         key: value
         for key, value in pod["metadata"].items()
@@ -124,5 +124,5 @@ def _node(scenario: Scenario, *, registers: bool):
         Device(gpu.uuid, gpu.index, gpu.memory_bytes // GIB * GIB, slots=10)
         for gpu in scenario.gpus
     ]
-    told = Volcano(VOLCANO, 1024).register(gpus) | Volcano(HAMI).register(gpus)
-    return replace(samples.node(scenario.node), annotations=told if registers else {})
+    annotations = Volcano(VOLCANO, 1024).register(gpus) | Volcano(HAMI).register(gpus)
+    return replace(samples.node(scenario.node), annotations=annotations if registers else {})

@@ -108,8 +108,8 @@ def manifest(pod: Pod) -> Object:
 
 
 def status(pod: Pod) -> Object:
-    """What the kubelet says of it."""
-    told: Object = {
+    """The status that the kubelet would write."""
+    fields: Object = {
         "phase": pod.phase,
         "reason": pod.reason,
         "message": pod.message,
@@ -117,7 +117,7 @@ def status(pod: Pod) -> Object:
         "containerStatuses": [_status(one) for one in pod.statuses],
         "conditions": [{"type": "Ready", "status": "True"}] if pod.phase == "Running" else [],
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def node_manifest(node: Node) -> Object:
@@ -288,9 +288,9 @@ def documents(*files: Path) -> list[Object]:
 def with_rights(
     cluster: Cluster, *files: Path, account: str = "vgpu-reconciler", node: str = ""
 ) -> Client:
-    """The ServiceAccount of the files, with just the rights that they give it, and the policies.
+    """The ServiceAccount of the files, with exactly the rights in them, and the policies.
 
-    Its token names the node, if one is given.
+    Its token names the node, if there is one.
     """
     for each in documents(*files):
         cluster.client.apply(each)
@@ -344,7 +344,7 @@ class Ran(NamedTuple):
 
     @property
     def entries(self) -> list[Object]:
-        """All subjects of the plan."""
+        """All objects of the plan."""
         return [*self.actions, *self.skipped, *self.findings]
 
 
@@ -380,11 +380,11 @@ class Command:
         )
 
     def restore(self, *args: str) -> Ran:
-        """Undo what the audit tells of."""
-        told = (f"--kubeconfig={self.kubeconfig}", f"--audit={self.audit}.restored")
-        return self._run("restore", str(self.audit), "--output=json", "--yes", *told, *args)
+        """Undo the actions in the audit."""
+        own = (f"--kubeconfig={self.kubeconfig}", f"--audit={self.audit}.restored")
+        return self._run("restore", str(self.audit), "--output=json", "--yes", *own, *args)
 
-    def told(self) -> list[Object]:
+    def audit_records(self) -> list[Object]:
         """The audit's records."""
         return [json.loads(line) for line in self.audit.read_text().splitlines()]
 

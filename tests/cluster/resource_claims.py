@@ -163,8 +163,8 @@ def of_containers(page, family):
 
 def prepared(node):
     """ResourceClaim -> (its pods' UIDs, its devices' names), in the kubelet's state."""
-    found = read_dra_state(str(node.path(STATE)))
-    return {one.name: (set(one.pod_uids), [d.device for d in one.devices]) for one in found}
+    dra_state = read_dra_state(str(node.path(STATE)))
+    return {one.name: (set(one.pod_uids), [d.device for d in one.devices]) for one in dra_state}
 
 
 def result_of(client, namespace, resource_claim):

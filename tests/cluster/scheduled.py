@@ -58,14 +58,16 @@ def asking(system: str, name: str, namespace: str, gib: int, **spec: Any) -> Obj
 
 
 def _segment(key: str) -> Callable[[PluginNode, Mapping[str, str]], int]:
-    return lambda plugin, said: plugin.uuids.index(said[key].strip(":;").split(",")[0])
+    return lambda plugin, annotations: plugin.uuids.index(
+        annotations[key].strip(":;").split(",")[0]
+    )
 
 
 _GPU: Mapping[str, Callable[[PluginNode, Mapping[str, str]], int]] = {
     "volcano": _segment("volcano.sh/vgpu-ids-new"),
     "hami": _segment("hami.io/vgpu-devices-allocated"),
-    "gpushare": lambda _, said: int(said["ALIYUN_COM_GPU_MEM_IDX"]),
-    "gaia": lambda _, said: int(said["tencent.com/predicate-gpu-idx-0"]),
+    "gpushare": lambda _, annotations: int(annotations["ALIYUN_COM_GPU_MEM_IDX"]),
+    "gaia": lambda _, annotations: int(annotations["tencent.com/predicate-gpu-idx-0"]),
 }
 
 

@@ -4,7 +4,7 @@
     Prometheus(folder, jobs=jobs, rules=[rule_file(client, namespace, folder / "rules.json")])
 
 Debian's Prometheus is built without Kubernetes' service discovery: the targets are the pods that
-run now, with the labels that the discovery would tell of them.
+run now, with the labels that the discovery would give them.
 """
 
 import json

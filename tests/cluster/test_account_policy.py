@@ -363,7 +363,7 @@ def test_a_holder_pod_has_one_shape(stage):
 
 
 def owned(namespace="default", **spec):
-    """A pod that says it is of a SharePod; ``spec`` as of :func:`holder`."""
+    """A pod that claims to belong to a SharePod; ``spec`` as of :func:`holder`."""
     main = spec.pop("main", {})
     pod = objects.pod("mine", namespace, nodeName=HERE, **spec)
     pod["spec"]["containers"][0] |= main

@@ -89,7 +89,7 @@ REFUSED = (
     ),
     (a_pod({"gpu": 1, "gpumem": 1024}, nodeName="n1"), "remove the line nodeName"),
 )
-"""A pod, and what is told about it."""
+"""A pod, and the expected refusal."""
 
 PRIORITY = {"name": "CUDA_TASK_PRIORITY", "value": "1"}
 TAKEN = (

@@ -20,12 +20,12 @@ def test_helm_has_nothing_to_say_against_it(chart, values):
 
 
 @each_set
-def test_programs_take_what_the_chart_tells_them(sets, name):
+def test_programs_accept_the_arguments_of_the_chart(sets, name):
     for _, _, container in containers(sets[name]):
         parse(container["args"])
 
 
-def test_the_manifests_are_what_the_chart_says(tools):
+def test_the_manifests_are_rendered_from_the_chart(tools):
     checked = CliRunner().invoke(write_manifests, ["--check", f"--helm={tools.path('helm')}"])
     assert checked.exit_code == 0, checked.output
 
@@ -48,11 +48,11 @@ GETTING_AN_IMAGE = (
 )
 
 
-def test_a_chart_without_an_image_says_once_how_to_get_one(chart):
+def test_a_chart_without_an_image_explains_once_how_to_get_one(chart):
     with pytest.raises(HelmRefused) as refused:
         chart.rendered({"image": {}})
-    said = str(refused.value)
-    assert [words for words in GETTING_AN_IMAGE if said.count(words) != 1] == []
+    message = str(refused.value)
+    assert [words for words in GETTING_AN_IMAGE if message.count(words) != 1] == []
     assert chart.rendered({"image": {}} | VALUES["nothing"]) == []
 
 
@@ -87,8 +87,8 @@ def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(char
             template = workload["spec"]["template"]
             (container,) = template["spec"]["containers"]
             mark = f"container.apparmor.security.beta.kubernetes.io/{container['name']}"
-            told = template["metadata"].get("annotations", {}).get(mark)
-            assert told == (None if field else "unconfined")
+            profile = template["metadata"].get("annotations", {}).get(mark)
+            assert profile == (None if field else "unconfined")
             assert ("appArmorProfile" in container["securityContext"]) is field
 
 
@@ -158,7 +158,7 @@ def test_nvidias_resources_have_one_name_for_all_programs(chart):
     assert sorted(readers) == ["exporter", "reconcile", "reconcile", "scheduler"]
 
 
-def test_replicas_are_spread_softly_unless_something_else_is_said(chart):
+def test_replicas_are_spread_softly_by_default(chart):
     def spread(**values):
         (workload,) = kinds(chart.rendered({"reconciler": values}), "Deployment")
         spec = workload["spec"]

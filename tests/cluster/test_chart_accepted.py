@@ -24,13 +24,13 @@ def accepting(api, crd_files):
 
 
 def accepts(api, files, folder):
-    """Whether the API server takes all objects to the letter; who it does not is told by file."""
+    """Whether the API server takes all objects to the letter; a refusal names the file."""
     for name, documents in files.items():
         if documents:
             (folder / f"{name}.json").write_text("\n---\n".join(map(json.dumps, documents)))
     how = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
-    told = api.kubectl("apply", *how, "--filename", str(folder))
-    return len(told.splitlines()) == sum(map(len, files.values())) > 0
+    output = api.kubectl("apply", *how, "--filename", str(folder))
+    return len(output.splitlines()) == sum(map(len, files.values())) > 0
 
 
 def test_the_api_server_accepts_what_is_rendered_to_the_letter(sets, accepting, tmp_path):

@@ -17,7 +17,7 @@ each_set = pytest.mark.parametrize("name", VALUES)
 
 
 @no_defects
-def test_every_object_and_pod_has_the_common_labels_and_tells_its_chart(sets):
+def test_every_object_and_pod_has_the_common_labels_and_names_its_chart(sets):
     for each in sets["everything"]:
         name, labels = each["metadata"]["name"], each["metadata"].get("labels", {})
         if name in ("vgpu-more", "text"):
@@ -34,7 +34,7 @@ def test_every_object_and_pod_has_the_common_labels_and_tells_its_chart(sets):
             yield f"pods of {name}: {labels}"
 
 
-def test_names_begin_as_they_are_told_to(chart, sets):
+def test_names_begin_with_the_configured_prefix(chart, sets):
     assert {each["metadata"]["name"] for each in kinds(sets["everything"], "Deployment")} == {
         "vgpu-gpus-kubeshare-controller",
         "vgpu-gpus-reconciler",
@@ -339,7 +339,7 @@ def test_a_plugin_finds_its_folder_where_the_node_has_it(chart):
 # ---------------------------------------------------------------- the configuration
 
 
-def test_the_configuration_says_what_the_values_say(chart):
+def test_the_configuration_has_the_values_of_the_chart(chart):
     values = {
         "every": "90s",
         "priority_ceiling": 1000000000,

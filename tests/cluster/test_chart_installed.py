@@ -118,7 +118,7 @@ def installed(chart, control_plane, namespace):
 
 @pytest.fixture
 def exporter(installed, node, volumes):
-    """Installs the exporter in a profile; its page as series, and what the kernel says of it."""
+    """Installs the exporter in a profile; its page as series, and its status in the kernel."""
 
     def start(profile):
         own = {
@@ -163,7 +163,7 @@ def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(
     seen = 1 + (profile == "full")  # regions: that in a folder, and the bare one
     limit, accounted = (f"vgpu_container_memory_{kind}_bytes" for kind in ("limit", "accounted"))
     page = wait_until(
-        lambda: (told := series()) and sum(limit in at for at in told) == seen and told,
+        lambda: (page := series()) and sum(limit in at for at in page) == seen and page,
         "the regions are seen",
         context=lambda: "\n".join(map(str, series().items())),
     )
@@ -240,7 +240,9 @@ def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, na
     shows = Shown.by(client, pod)
     assert shows.env["NVIDIA_VISIBLE_DEVICES"] == GPU
     assert shows.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024m"
-    client.wait_for(pod, lambda it: it["metadata"]["annotations"][PHASE] == "success", "told")
+    client.wait_for(
+        pod, lambda it: it["metadata"]["annotations"][PHASE] == "success", "the pod is reported"
+    )
     for each in pods:
         for container in each["spec"]["containers"]:
             assert "forbidden" not in client.logs(each, container["name"]).lower()

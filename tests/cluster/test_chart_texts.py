@@ -92,7 +92,7 @@ def notes(chart, tmp_path):
 
 @pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
 @pytest.mark.parametrize("part", ["rules", "dashboards", ""])
-def test_of_a_reconciler_without_metrics_that_is_told(notes, kind, part):
+def test_the_notes_name_a_reconciler_without_metrics(notes, kind, part):
     values = {"reconciler": {"kind": kind}} | ({part: {"enabled": True}} if part else {})
     assert ("A CronJob serves no metrics" in notes(values)) is (kind == "CronJob" and part != "")
 

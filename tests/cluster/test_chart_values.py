@@ -29,15 +29,15 @@ def two_plugins(volcano, gaia, **everywhere):
 
 
 def test_helm_refuses_wrong_values_by_the_schema(chart):
-    """All in one go: it tells of each. That the schema refuses each alone is in tests/deploy."""
+    """All in one go: it names each. That the schema refuses each alone is in tests/deploy."""
     values = functools.reduce(merged, (wrong.values for wrong in WRONG))
     with pytest.raises(HelmRefused) as refused:
         chart.rendered(values)
     lines = str(refused.value).splitlines()
     for wrong in WRONG:
-        assert [line for line in lines if f"at '{wrong.place}'" in line and wrong.said in line], (
-            wrong
-        )
+        assert [
+            line for line in lines if f"at '{wrong.place}'" in line and wrong.message in line
+        ], wrong
 
 
 REFUSED = (
@@ -147,11 +147,11 @@ REFUSED = (
 
 @no_defects
 def test_templates_refuse_what_the_schema_cannot(chart):
-    for values, said in REFUSED:
+    for values, message in REFUSED:
         try:
             chart.rendered(values)
         except HelmRefused as refused:
-            if said not in str(refused):
+            if message not in str(refused):
                 yield f"{values}: {refused}"
         else:
             yield f"{values}: not refused"

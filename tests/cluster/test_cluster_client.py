@@ -67,8 +67,8 @@ def make_nodes(api):
     """Creates nodes as the sample's functions describe them; they are deleted at the end."""
     made = []
 
-    def make(*told):
-        for each in told:
+    def make(*pods):
+        for each in pods:
             made.append(api.client.create({**each, "status": {}}))
             api.client.patch(made[-1], {"status": each["status"]}, "status")
 
@@ -84,14 +84,14 @@ def make_sharepod(api, api_namespace):
     made = []
 
     def make(name):
-        told = sample.share_pod(name, "", "0.4", 2**30)
-        told["metadata"] = {
+        manifest = sample.share_pod(name, "", "0.4", 2**30)
+        manifest["metadata"] = {
             "name": name,
             "namespace": api_namespace,
-            "annotations": told["metadata"]["annotations"],
+            "annotations": manifest["metadata"]["annotations"],
         }
-        del told["status"]
-        made.append(api.client.create(told))
+        del manifest["status"]
+        made.append(api.client.create(manifest))
         return made[-1]
 
     yield make
@@ -101,7 +101,7 @@ def make_sharepod(api, api_namespace):
 
 
 def refused(status, reason, request, *args, **kwargs):
-    """What the server says against a request, and that it does."""
+    """The server's message for a refused request."""
     with pytest.raises(ClusterError) as info:
         request(*args, **kwargs)
     assert (info.value.status, info.value.reason) == (status, reason)
@@ -131,10 +131,10 @@ def test_a_list_from_the_servers_memory_can_be_watched_from(cluster, api, pods, 
 
 
 def test_a_pod_is_read_alone_with_who_it_is(cluster, pods, api_namespace):
-    told = pods[2]["metadata"]
+    metadata = pods[2]["metadata"]
     pod = cluster.pod(api_namespace, "p2")
-    assert pod.ref == PodRef(told["uid"], api_namespace, "p2")
-    assert (pod.resource_version, pod.phase) == (told["resourceVersion"], "Pending")
+    assert pod.ref == PodRef(metadata["uid"], api_namespace, "p2")
+    assert (pod.resource_version, pod.phase) == (metadata["resourceVersion"], "Pending")
     with pytest.raises(ClusterError) as info:
         cluster.pod(api_namespace, "p9")
     assert (info.value.status, info.value.reason) == (404, "NotFound")
@@ -144,7 +144,7 @@ def test_when_the_kubelet_wrote_a_status_is_known_from_who_wrote_what(cluster, a
     made = api.client.create(objects.pod("a", api_namespace, schedulingGates=[{"name": "x.io/y"}]))
     waiting = cluster.pod(api_namespace, "a")
     assert waiting.gated
-    assert waiting.status_at is None  # the scheduler has not said a word
+    assert waiting.status_at is None  # the scheduler has written nothing
     for manager, reason in (("kubelet", "UnexpectedAdmissionError"), ("gc", "Evicted")):
         status = {"phase": "Failed", "reason": reason, "startTime": "2025-01-01T00:00:00Z"}
         api.client.patch(made, {"status": status}, "status", fieldManager=manager)
@@ -209,7 +209,7 @@ def test_share_pods_are_read(cluster, make_sharepod, api_namespace):
 # ------------------------------------------------------------------------------------ watching
 
 
-def test_a_watch_tells_what_happens_and_how_far_it_has_come(
+def test_a_watch_reports_events_and_its_resource_version(
     cluster, api, pods, api_namespace, monkeypatch
 ):
     monkeypatch.setattr(reads, "WATCH_SECONDS", (12, 12))  # a bookmark comes shortly before
@@ -234,7 +234,7 @@ def test_a_watch_tells_what_happens_and_how_far_it_has_come(
 
 
 def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, tools):
-    """A server that was started anew remembers nothing of before."""
+    """A server that was started again remembers nothing of before."""
     with start_cluster(workplace, tools, name="restarted", controllers=False) as api:
         with api.namespace() as namespace:
             api.client.create(objects.pod("p", namespace, limits=GPUSHARE))
@@ -311,7 +311,7 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
         wait_until(lambda: cluster.requests.get(("watch", "200")) >= 4, "both are watched again")
 
 
-def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
+def test_a_mirror_lists_again_where_the_server_has_forgotten_its_version(
     api, cluster, informer, pods, api_namespace
 ):
     following = list_watch.pods(cluster)
@@ -329,7 +329,7 @@ def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
 
     api.restart_api()
     seen = informer(Behind(), lambda pod: pod.ref.name)
-    wait_until(lambda: len(given) == 2, "it has listed anew")
+    wait_until(lambda: len(given) == 2, "it has listed again")
     api.client.create(objects.pod("later", api_namespace, limits=GPUSHARE))
     wait_until(lambda: "later" in seen.state().objects, "it is followed")
     assert {pod["metadata"]["name"] for pod in pods} <= seen.state().objects.keys()
@@ -344,10 +344,10 @@ def test_only_the_very_pod_in_the_very_state_is_evicted(cluster, api, pods, api_
     other = PodRef("11111111-2222-3333-4444-555555555555", api_namespace, "p0")
     api.client.patch(pods[0], {"metadata": {"annotations": {"a": "b"}}})
     now = cluster.pod(api_namespace, "p0")
-    said = refused(409, "Conflict", cluster.evict, pod.ref, pod.resource_version)
-    assert pod.resource_version in said
-    said = refused(409, "Conflict", cluster.evict, other, now.resource_version)
-    assert other.uid in said
+    message = refused(409, "Conflict", cluster.evict, pod.ref, pod.resource_version)
+    assert pod.resource_version in message
+    message = refused(409, "Conflict", cluster.evict, other, now.resource_version)
+    assert other.uid in message
     cluster.evict(now.ref, now.resource_version, dry_run=True)
     assert api.client.find(pods[0])["metadata"].get("deletionTimestamp") is None
     cluster.evict(now.ref, now.resource_version)
@@ -414,8 +414,8 @@ def test_annotations_of_a_node_are_written_if_nothing_has_changed(cluster, make_
     locked = cluster.patch_node("infer-8", node.resource_version, lock)
     assert locked.annotations == {**node.annotations, **lock}
     clear = {"volcano.sh/mutex.lock": None}
-    said = refused(409, "Conflict", cluster.patch_node, "infer-8", node.resource_version, clear)
-    assert "infer-8" in said
+    message = refused(409, "Conflict", cluster.patch_node, "infer-8", node.resource_version, clear)
+    assert "infer-8" in message
     tried = cluster.patch_node("infer-8", locked.resource_version, clear, dry_run=True)
     assert tried.annotations == node.annotations
     assert cluster.node("infer-8").annotations == locked.annotations
@@ -474,7 +474,7 @@ def test_a_lease_is_taken_renewed_and_released(cluster, api_namespace):
 
 
 def note(kind, api_version, obj, message, **changes):
-    """Something to be said of an object."""
+    """An event on an object."""
     meta = obj["metadata"]
     return EventNote(
         kind=kind,
@@ -490,13 +490,13 @@ def note(kind, api_version, obj, message, **changes):
     )
 
 
-def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
-    said = note("Pod", "v1", pods[0], "its GPU is lost", type=NoteType.WARNING)
-    cluster.write_event(said)
+def test_an_event_that_is_repeated_is_counted_up(cluster, api, pods):
+    written = note("Pod", "v1", pods[0], "its GPU is lost", type=NoteType.WARNING)
+    cluster.write_event(written)
     (event,) = api.client.events(pods[0])
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "VgpuEvicted", 1)
     assert event["source"] == {"component": "vgpu-reconciler"}
-    cluster.write_event(replace(said, happened_at=NOW + 60))
+    cluster.write_event(replace(written, happened_at=NOW + 60))
     cluster.write_event(note("Pod", "v1", pods[0], "something else"))
     again, other = sorted(api.client.events(pods[0]), key=lambda each: -each["count"])
     assert (again["message"], again["count"]) == ("its GPU is lost", 2)
@@ -580,22 +580,26 @@ def shared_cluster(api, api_namespace, make_nodes):
     node = sample.volcano_node("gpu-1", 1)
     make_nodes(node)
     held = sample.volcano_pod("held", "gpu-1", 1, 8000, namespace=api_namespace)
-    for name, on, told in (
+    for name, on, annotations in (
         ("held", {"nodeName": "gpu-1"}, held["metadata"]["annotations"]),
         ("waits", {}, {}),
     ):
         limits = sample.volcano_limits(8000)
-        api.client.create(objects.pod(name, api_namespace, limits=limits, annotations=told, **on))
+        api.client.create(
+            objects.pod(name, api_namespace, limits=limits, annotations=annotations, **on)
+        )
     return api
 
 
 def without_time(result):
-    told = json.loads(result.output)
-    told.pop("asOf")
-    return told
+    document = json.loads(result.output)
+    document.pop("asOf")
+    return document
 
 
-def test_inspect_tells_the_same_of_the_api_server_as_of_its_dump(shared_cluster, api_namespace):
+def test_inspect_prints_the_same_from_the_api_server_as_from_its_dump(
+    shared_cluster, api_namespace
+):
     api = shared_cluster
     asked = without_time(inspect("--kubeconfig", str(api.kubeconfig), "-o", "json"))
     dump = api.kubectl("get", "nodes,pods", "-A", "-o", "json")
@@ -623,12 +627,12 @@ def test_inspect_without_rights_names_the_right_and_what_to_do(api):
     assert "Ask for this permission" in result.output
 
 
-def test_inspect_with_the_least_rights_says_what_it_does_not_know(api, make_nodes):
+def test_inspect_with_the_least_rights_reports_what_it_does_not_know(api, make_nodes):
     make_nodes(sample.gpushare_node("infer-1"))
     crds.load(api.client, crds.SHARE_POD)
     reader = api.client_for(rule("pods", "list"), rule("nodes", "list"))
     result = inspect("--kubeconfig", str(reader.kubeconfig))
     assert result.exit_code == 0
-    said = " ".join(result.output.split())
-    assert "SharePods could not be read" in said
-    assert "which of gpushare's GPUs are unhealthy is not known" in said
+    output = " ".join(result.output.split())
+    assert "SharePods could not be read" in output
+    assert "which of gpushare's GPUs are unhealthy is not known" in output

@@ -157,7 +157,7 @@ def test_a_kubelet_and_its_api_server_agree_about_the_time(control_plane, node):
     assert of_reason(findings, "passed")
 
 
-def test_what_a_real_server_says_of_itself(api):
+def test_doctor_reads_the_version_and_groups_of_a_real_server(api):
     node = sample.volcano_node("doctor-gpu", 1)
     made = api.client.create({**node, "status": {}})
     info = {"kubeletVersion": "v1.30.0", "containerRuntimeVersion": "containerd://1.7.35"}

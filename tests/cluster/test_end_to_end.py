@@ -1,10 +1,10 @@
-"""All of it on a real node: installed by the chart, scraped, broken, told of, and healed.
+"""All of it on a real node: installed by the chart, scraped, broken, alerted on, and repaired.
 
 Prometheus and Alertmanager are Debian's, jobs and rules those of the chart's own objects. The
 driver is the fake one in C, and Volcano's scheduler is played: what it would write is there.
 
 Three alerts wait for seconds here, by ``rules.alerts`` of the chart, instead of minutes or an hour.
-The reconcilers wait for seconds, too, but longer: else they would heal before anybody was told.
+The reconcilers wait for seconds, too, but longer: else they would repair before an alert fires.
 """
 
 import json
@@ -38,14 +38,14 @@ CONFIG = {
     "every": "1s",
     "ages": {"failed": "1s", "assumed": "5s", "clock_skew": "15s"},
 }
-"""A failure is told at once, a lock after 5 s; both are acted on 15 s later."""
+"""A failure is reported at once, a lock after 5 s; both are acted on 15 s later."""
 
 NODE_CONFIG = {
     "every": "1s",
     "ages": {"over_limit": "5s", "clock_skew": "15s"},
     "rules": {"over_limit": {"mode": "apply"}},
 }
-"""A container over its limit is told at once, and its pod evicted after 20 s."""
+"""A container over its limit is reported at once, and its pod evicted after 20 s."""
 
 TARGETS = {
     "vgpu-exporter": 1,
@@ -114,8 +114,8 @@ def installed(chart, control_plane, values, namespace, crd_files):
     uninstall(client, made)
 
 
-class Told(NamedTuple):
-    """Who is told."""
+class Monitoring(NamedTuple):
+    """Prometheus and Alertmanager of the test."""
 
     prometheus: Prometheus
     alertmanager: Alertmanager
@@ -126,8 +126,8 @@ class Told(NamedTuple):
 
 
 @pytest.fixture
-def told(installed, control_plane, prometheus, alertmanager, tmp_path):
-    """Prometheus with what the chart wants to be scraped and told of, and Alertmanager."""
+def monitoring(installed, control_plane, prometheus, alertmanager, tmp_path):
+    """Prometheus with the chart's scrape jobs and alerts, and Alertmanager."""
     client = control_plane.client
     rules = rule_file(client, installed, tmp_path / "rules.json")
     jobs = scrape_jobs(client, installed)
@@ -138,7 +138,7 @@ def told(installed, control_plane, prometheus, alertmanager, tmp_path):
         "all are scraped",
         context=lambda: json.dumps(server.api("/api/v1/targets"), indent=1),
     )
-    return Told(server, alertmanager)
+    return Monitoring(server, alertmanager)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ class Fault:
     """Something that goes wrong.
 
     Attributes:
-        alert, labels: who tells of it, and of what.
+        alert, labels: the alert that fires, and its labels.
         metric: a query that has an answer as long as it is so.
         done: one that has an answer once the reconciler has healed it.
     """
@@ -196,7 +196,7 @@ class Fault:
 
 
 class OverLimit(Fault):
-    """A program uses 6 GiB of the 4 that its container was given, until its pod is evicted.
+    """A program uses 6 GiB of the 4 that its container was allocated, until its pod is evicted.
 
     In the pod that its Deployment makes instead it is content with 3.
     """
@@ -300,7 +300,7 @@ class StuckLock(Fault):
         return LOCK not in self.node.object()["metadata"]["annotations"]
 
 
-def follow(fault, told):
+def follow(fault, monitoring):
     """From the fault until nobody speaks of it any more; what came when is printed."""
     name, began = type(fault).__name__, time.monotonic()
 
@@ -309,32 +309,32 @@ def follow(fault, told):
 
     fault.inject()
     note("it is so")
-    told.prometheus.wait_for(fault.metric)
+    monitoring.prometheus.wait_for(fault.metric)
     note("the metrics show it")
-    told.prometheus.wait_for_alert(fault.alert, **fault.labels)
+    monitoring.prometheus.wait_for_alert(fault.alert, **fault.labels)
     note(f"{fault.alert} fires in Prometheus")
-    told.alertmanager.wait_for_alert(fault.alert, **fault.labels)
+    monitoring.alertmanager.wait_for_alert(fault.alert, **fault.labels)
     note("Alertmanager has it")
-    assert not fault.is_over(), "it was over before anybody was told"
+    assert not fault.is_over(), "it was over before an alert fired"
     wait_until(fault.is_over, f"{name}: over")
     note("it is over")
-    wait_until(lambda: not told.prometheus.query(fault.metric), f"{name}: out of the metrics")
-    wait_until(lambda: not told.hears_of(fault.alert), f"{fault.alert}: resolved")
+    wait_until(lambda: not monitoring.prometheus.query(fault.metric), f"{name}: out of the metrics")
+    wait_until(lambda: not monitoring.hears_of(fault.alert), f"{fault.alert}: resolved")
     note("it is resolved in both")
-    told.prometheus.wait_for(fault.done)
+    monitoring.prometheus.wait_for(fault.done)
     note("the reconciler's metrics say that it has healed it")
 
 
-def test_what_goes_wrong_is_seen_told_and_healed(node, driver, host_proc, told, tenants):
+def test_faults_are_found_reported_and_repaired(node, driver, host_proc, monitoring, tenants):
     faults = (
         OverLimit(node, tenants, driver, host_proc),
         RefusedPods(node, tenants),
         StuckLock(node),
     )
     for fault in faults:
-        follow(fault, told)
+        follow(fault, monitoring)
     # A cycle may take longer than the second after which the next is due here.
     firing = 'ALERTS{alertstate="firing", alertname!="VgpuReconcileCyclesMissed"}'
     query = f"count by (alertname) (count_over_time({firing}[1h]))"
-    fired = {labels["alertname"] for labels, _ in told.prometheus.query(query)}
+    fired = {labels["alertname"] for labels, _ in monitoring.prometheus.query(query)}
     assert fired == {fault.alert for fault in faults}

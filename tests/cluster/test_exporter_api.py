@@ -39,7 +39,7 @@ def client_of(api, rules):
 
 @pytest.fixture
 def follow(api):
-    """Starts a watch with the exporter's account, or as a client with just the given rules."""
+    """Starts a watch with the exporter's account, or as a client with only these rules."""
     made = []
 
     def start(*rules, node=NODE):
@@ -54,7 +54,7 @@ def follow(api):
 
 
 def seen(watch, namespace):
-    """name -> pod, of one namespace; nothing while the watch has nothing to tell."""
+    """name -> pod, of one namespace; nothing while the watch has no pods."""
     try:
         pods = watch.sample(0.0).pods
     except SourceError:
@@ -101,12 +101,12 @@ def test_pods_that_share_no_gpu_are_known_too(api, api_namespace, follow):
 
 
 @pytest.mark.parametrize("missing", ["list", "watch"])
-def test_a_missing_right_is_told_by_name(api, api_namespace, follow, missing):
+def test_a_missing_right_is_reported_by_name(api, api_namespace, follow, missing):
     api.client.create(bound("first", api_namespace))
     rights = {**PODS, "verbs": [verb for verb in PODS["verbs"] if verb != missing]}
     watch = follow(rights)
 
-    def told():
+    def is_reported():
         try:
             found = [refused.detail for refused in watch.sample(0.0).rejections]
         except SourceError as error:
@@ -115,10 +115,10 @@ def test_a_missing_right_is_told_by_name(api, api_namespace, follow, missing):
             "Forbidden" in text and f'cannot {missing} resource "pods"' in text for text in found
         )
 
-    wait_until(told, f"that it may not {missing} is told")
+    wait_until(is_reported, f"that it may not {missing} is reported")
 
 
-def test_a_node_that_nobody_knows_is_said_to_be_the_wrong_name(follow):
+def test_a_node_name_that_the_server_does_not_know_is_reported_as_wrong(follow):
     with pytest.raises(SourceError, match="--node-name"):
         follow(node="no-such-node").sample(0.0)
 
@@ -164,7 +164,7 @@ def test_the_nodes_own_object_comes_with_its_pods(api, api_namespace, oversold, 
     assert sample.rejections == ()
 
 
-def test_without_the_right_to_nodes_the_pods_are_told_and_what_is_missing(
+def test_without_the_right_to_nodes_pods_and_the_missing_right_are_reported(
     api, api_namespace, oversold, look
 ):
     api.client.create(bound("first", api_namespace))

@@ -29,9 +29,9 @@ from tests.support.bed.client import Refused
 from tests.support.waiting import wait_until
 
 NODES = {"ks-1": (2,), "ks-2": (1,)} | {
-    f"ks-{name.lower()}-{number}": (cards, name)
+    f"ks-{name.lower()}-{number}": (gpus, name)
     for name, (nodes, *_) in EXAMPLES.items()
-    for number, cards in enumerate(nodes.values())
+    for number, gpus in enumerate(nodes.values())
 }
 """Nodes with their GPUs, and the worked example that they are of."""
 
@@ -61,7 +61,7 @@ def namespace(bed, api_namespace):
 @pytest.fixture(scope="module")
 def all_events(bed):
     """Every event of SharePods and pods, of all tests."""
-    with ShareWatch(bed.api.client, bed.cards) as watch:
+    with ShareWatch(bed.api.client, bed.gpus) as watch:
         yield watch
 
 
@@ -144,14 +144,16 @@ def test_the_controllers_account_may_touch_no_other_pods(bed, namespace):
         bed.client.delete(pod, grace_seconds=0)
 
 
-def test_a_share_pod_that_asks_for_more_is_told_which_field(bed, controller, namespace):
+def test_a_share_pod_that_asks_for_too_much_gets_an_event_that_names_the_field(
+    bed, controller, namespace
+):
     """The admission policy of the chart refuses its pod, and the condition has the reason."""
     bed.create("h", namespace, hostNetwork=True)
 
-    def is_told(found):
+    def is_refused(found):
         return reason_of(found, "Ready") == SharePodReason.POD_REFUSED
 
-    found = bed.wait_for(namespace, "h", is_told, "refused")
+    found = bed.wait_for(namespace, "h", is_refused, "refused")
     (ready,) = (each for each in found["status"]["conditions"] if each["type"] == "Ready")
     assert "may not have hostNamespaces" in ready["message"]
     assert "kubeshare.sharePods.allowed" in ready["message"]
@@ -189,11 +191,11 @@ def test_a_holder_that_is_lost_comes_back_and_its_tenants_follow_it(bed, control
     bed.create("b", namespace, 900)
     (found,) = bed.wait_ready(namespace, "b")
     node, before = found["spec"]["nodeName"], found["status"]["BoundDeviceID"]
-    cards = bed.cards[node]
-    if len(cards) == 1:
+    gpus = bed.gpus[node]
+    if len(gpus) == 1:
         pytest.fail(f"b is on {node}: a tie goes to the first node")
     (holder,) = bed.holders()
-    bed.cards[node] = [card for card in cards if card != before]  # the kubelet has another one
+    bed.gpus[node] = [gpu for gpu in gpus if gpu != before]  # the kubelet has another one
     try:
         bed.client.delete(holder, grace_seconds=0)
         bed.wait_for(
@@ -205,11 +207,11 @@ def test_a_holder_that_is_lost_comes_back_and_its_tenants_follow_it(bed, control
             "is bound to the other GPU",
         )
     finally:
-        bed.cards[node] = cards
+        bed.gpus[node] = gpus
     bed.wait_events(found, "GpuChanged")
     pod = bed.client.get(f"/api/v1/namespaces/{namespace}/pods/b")
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-    assert env["NVIDIA_VISIBLE_DEVICES"] in bed.cards[node]
+    assert env["NVIDIA_VISIBLE_DEVICES"] in bed.gpus[node]
     assert env["NVIDIA_VISIBLE_DEVICES"] != before
 
 
@@ -234,7 +236,7 @@ def test_a_holder_that_fails_is_created_again_and_its_tenants_stay(bed, controll
 def test_a_share_pod_that_is_deleted_while_its_holder_waits_leaves_nothing(
     bed, controller, namespace
 ):
-    bed.player.paused.update(bed.cards)
+    bed.player.paused.update(bed.gpus)
     try:
         found = bed.create("d", namespace)
         bed.wait_holders(1)
@@ -291,7 +293,7 @@ def test_a_share_pod_of_a_lost_node_is_placed_again_once_its_pod_is_gone(
 
 def test_a_silent_node_component_keeps_share_pods_waiting_and_is_shown(bed, controller, namespace):
     """Also a holder that fails before its GPU is known is created again."""
-    bed.player.silent.update(bed.cards)
+    bed.player.silent.update(bed.gpus)
     try:
         bed.create("s", namespace)
         found = bed.wait_for(
@@ -350,7 +352,7 @@ def native_pod(namespace, node):
 def test_share_pods_whose_gpu_went_to_another_pod_move_away(bed, controller, namespace):
     """The holder is lost, and kube-scheduler counts the GPU for a pod of no sharing system."""
     node = "ks-2"
-    assert len(bed.cards[node]) == 1
+    assert len(bed.gpus[node]) == 1
     found = share_pod("m", namespace, nodeSelector={EXAMPLE: "main"})
     found["metadata"]["annotations"][GPUID] = "qwert"
     found["spec"]["nodeName"] = node  # as KubeShare-Sched writes it
@@ -568,7 +570,7 @@ def test_pods_with_labels_are_bound_and_never_created_again(bed, alone, namespac
     for pod, share in zip(pods, shares, strict=True):
         node = pod["spec"]["nodeName"]
         assert share["vgpu.dev/virtual-gpu"].startswith(f"{node}/")
-        assert share["sharedgpu/gpu_uuid"] in bed.cards[node]
+        assert share["sharedgpu/gpu_uuid"] in bed.gpus[node]
     blind = labelled_pod("blind", namespace, 100)
     blind["spec"]["containers"][0]["env"] = []
     big = labelled_pod("big", namespace, 1000, gib=17, nodeSelector=selector)

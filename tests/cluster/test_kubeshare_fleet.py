@@ -11,7 +11,7 @@ import urllib3
 
 from tests.cluster.accounts import account
 from tests.cluster.kubeshare_watch import ShareWatch
-from tests.cluster.kubesharing import CARD, CRD, Controller, reason_of, share_pod
+from tests.cluster.kubesharing import CRD, GPU_BYTES, Controller, reason_of, share_pod
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
@@ -34,8 +34,8 @@ def gpu_node(number):
     """A node of the fleet with GPUs of NVIDIA's plugin, as the node component reports them."""
     node = Population(NODES, 0).node(number)
     name, status = node["metadata"]["name"], node["status"]
-    uuids = [f"GPU-{name}-{card}" for card in range(CARDS)]
-    info = "".join(f"{uuid}:{CARD // MIB}," for uuid in uuids)
+    uuids = [f"GPU-{name}-{gpu}" for gpu in range(CARDS)]
+    info = "".join(f"{uuid}:{GPU_BYTES // MIB}," for uuid in uuids)
     node["metadata"]["annotations"]["kubeshare/gpu_info"] = info
     for amounts in (status["capacity"], status["allocatable"]):
         for resource in [each for each in amounts if "/" in each]:
@@ -47,9 +47,9 @@ def gpu_node(number):
 class Reporter(threading.Thread):
     """Plays the node components: each holder pod that runs gets a GPU of its node."""
 
-    def __init__(self, client, cards):
+    def __init__(self, client, gpus):
         super().__init__(name="reporter", daemon=True)
-        self.client, self.cards, self.ending = client, cards, threading.Event()
+        self.client, self.gpus, self.ending = client, gpus, threading.Event()
 
     def run(self):
         while not self.ending.wait(0.2):
@@ -64,7 +64,7 @@ class Reporter(threading.Thread):
             annotations = pod["metadata"].get("annotations") or {}
             if not objects.ready(pod) or HOLDER_UUID in annotations:
                 continue
-            free = next(card for card in self.cards[pod["spec"]["nodeName"]] if card not in held)
+            free = next(gpu for gpu in self.gpus[pod["spec"]["nodeName"]] if gpu not in held)
             held.add(free)
             with suppress(Refused):  # it was deleted meanwhile
                 self.client.patch(pod, {"metadata": {"annotations": {HOLDER_UUID: free}}})
@@ -83,10 +83,10 @@ def fleet(workplace, tools):
         create(cluster.client, [node for node, _ in made])
         fleet.settle()
         crds.load(cluster.client, CRD)
-        cards = {node["metadata"]["name"]: uuids for node, uuids in made}
-        reporter = Reporter(cluster.client, cards)
+        gpus = {node["metadata"]["name"]: uuids for node, uuids in made}
+        reporter = Reporter(cluster.client, gpus)
         reporter.start()
-        fleet.cards = cards
+        fleet.gpus = gpus
         yield fleet
         reporter.ending.set()
         wait_ended(reporter, "the reporter ends")
@@ -99,7 +99,7 @@ def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
     )
     controller.start()
     chance = random.Random(21)
-    with cluster.namespace() as namespace, ShareWatch(client, fleet.cards) as watch:
+    with cluster.namespace() as namespace, ShareWatch(client, fleet.gpus) as watch:
         path = f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods"
         asked = [
             share_pod(f"p{number}", namespace, chance.choice(SIZES), chance.choice((1, 2, 4)))

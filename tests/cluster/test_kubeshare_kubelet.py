@@ -18,9 +18,9 @@ from tests.cluster.extending import free_port
 from tests.cluster.kubeshare_examples import Example
 from tests.cluster.kubeshare_watch import ShareWatch
 from tests.cluster.kubesharing import (
-    CARD,
     CRD,
     EXAMPLE,
+    GPU_BYTES,
     GPUID,
     Controller,
     share_pod,
@@ -53,7 +53,7 @@ class GpuNode:
         self.node, self.client = node, node.cluster.client
         self.uuids = [f"GPU-{node.name}-{number}" for number in range(GPUS)]
         driver = driver_for_pods(folder / node.name)
-        driver.write([nvml_fake.Device(uuid, "T4", total=CARD) for uuid in self.uuids], [])
+        driver.write([nvml_fake.Device(uuid, "T4", total=GPU_BYTES) for uuid in self.uuids], [])
         self.plugin = DevicePlugin(node, "nvidia.com/gpu", self.uuids, visible)
         self.account, self.env, self.component = account, driver.env(), None
 

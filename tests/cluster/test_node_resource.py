@@ -1,4 +1,4 @@
-"""`vgpu node-resource` on a real API server: what it changes, and what it leaves alone."""
+"""`vgpu node-resource` on a real API server: what it changes, and what it keeps."""
 
 import os
 import pty
@@ -52,7 +52,7 @@ def test_a_resource_is_set_changed_and_withdrawn(api, node, run):
     assert "is none already" in run("unset", "by-hand", NAME, "--yes").output
 
 
-def test_a_node_without_any_capacity_can_be_given_some(api, run):
+def test_a_node_without_any_capacity_can_get_some(api, run):
     about = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"}}
     made = api.client.create(about)
     result = run("set", "bare", f"{NAME}=1", "--yes")
@@ -80,7 +80,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten(api, node, seen, count):
     assert capacity(api, node)[NAME] == "3"
 
 
-def test_the_command_says_that_it_was_changed_meanwhile(api, node, run, monkeypatch):
+def test_the_command_reports_a_concurrent_change(api, node, run, monkeypatch):
     monkeypatch.setattr(ApiClient, "capacity", lambda *_: {"cpu": "8", NAME: "2"})
     api.client.patch(node, {"status": {"capacity": {NAME: "3"}}}, "status")
     result = run("set", "by-hand", f"{NAME}=4", "--yes")
@@ -109,7 +109,7 @@ def test_a_person_is_asked(api, node, typed, after):
     assert capacity(api, node).get(NAME) == after
 
 
-def test_an_unknown_node_and_a_missing_right_are_told(api, node, run):
+def test_an_unknown_node_and_a_missing_right_are_reported(api, node, run):
     result = run("set", "nobody", f"{NAME}=4", "--yes")
     assert result.exit_code == 1
     assert 'nodes "nobody" not found' in result.output

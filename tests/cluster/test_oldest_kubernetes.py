@@ -34,9 +34,9 @@ def vgpu(oldest_client):
 def test_inspect_shows_the_clusters_pods(stage, command, api_namespace, vgpu):
     stage.put(samples.node("old-1", "gpushare"))
     stage.put(samples.pod("train", "gpushare", namespace=api_namespace, node="old-1"))
-    told = vgpu("inspect", f"--kubeconfig={command.kubeconfig}", "old-1")
-    assert "old-1" in told
-    assert f"{api_namespace}/train" in told
+    output = vgpu("inspect", f"--kubeconfig={command.kubeconfig}", "old-1")
+    assert "old-1" in output
+    assert f"{api_namespace}/train" in output
 
 
 def test_reconcile_plans_and_applies(stage, api, command, api_namespace, vgpu):
@@ -45,7 +45,7 @@ def test_reconcile_plans_and_applies(stage, api, command, api_namespace, vgpu):
     flags = (*command.flags(), f"--namespace={api_namespace}")
     planned = json.loads(vgpu("reconcile", "plan", "--output=json", *flags, status=3))
     assert [action["name"] for action in planned["actions"]] == ["sick"]
-    told = vgpu("reconcile", "apply", f"--audit={command.audit}", "--yes", *flags)
-    assert "1 done" in told
+    output = vgpu("reconcile", "apply", f"--audit={command.audit}", "--yes", *flags)
+    assert "1 done" in output
     assert is_evicted(api.client, sick)
-    assert [record["event"] for record in command.told()] == ["intent", "result"]
+    assert [record["event"] for record in command.audit_records()] == ["intent", "result"]

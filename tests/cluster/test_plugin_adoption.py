@@ -60,7 +60,7 @@ def given(sight):
 
 
 def waits_with(words):
-    """A condition for wait_for: its container waits, and the kubelet says so."""
+    """A condition for wait_for: its container waits, and the kubelet reports it."""
 
     def waits(pod):
         states = [one["state"] for one in pod["status"].get("containerStatuses", ())]
@@ -73,7 +73,9 @@ def waits_with(words):
 
 
 @pytest.mark.parametrize("kind", ["volcano", "gpushare", "gaia"], indirect=True)
-def test_what_an_original_has_given_stays_given(kind, own_node, tmp_path, client, namespace):
+def test_what_an_original_plugin_allocated_stays_allocated(
+    kind, own_node, tmp_path, client, namespace
+):
     ours = kind.plugin(own_node, tmp_path, "--prestart-timeout=1s", gpus=3)
     with original_of(kind, ours) as original:
         full = ours.start(kind.pod("full", namespace, ours, {"main": FULL}))
@@ -106,14 +108,16 @@ def given_by_us(kind, plugin, namespace, ask=ASK):
     if lock := LOCKS.get(kind.name):
         owner = PodRef("", namespace, "ours") if kind.name == "hami" else None
         since = int(pod["metadata"]["annotations"][DIALECTS[kind.name].bind_time])
-        told = {lock: lock_text(since, owner)}
-        plugin.client.patch(plugin.node.object(), {"metadata": {"annotations": told}})
+        annotations = {lock: lock_text(since, owner)}
+        plugin.client.patch(plugin.node.object(), {"metadata": {"annotations": annotations}})
     with plugin:
         kind.wait_served(plugin)
         made = plugin.start(pod)
-        told = {**pod["metadata"]["annotations"], **served(kind.name), MOVED: ""}
+        expected = {**pod["metadata"]["annotations"], **served(kind.name), MOVED: ""}
         plugin.client.wait_for(
-            made, lambda pod: {**pod["metadata"]["annotations"], MOVED: ""} == told, "told"
+            made,
+            lambda pod: {**pod["metadata"]["annotations"], MOVED: ""} == expected,
+            "the pod is annotated",
         )
         plugin.client.wait_for(
             plugin.node.object(),
@@ -124,9 +128,9 @@ def given_by_us(kind, plugin, namespace, ask=ASK):
 
 
 def ids_of(kind, node, pod):
-    """The device IDs that the kubelet has given to a pod."""
-    found = read_assignments(str(node.path(CHECKPOINT)), kind.resource)
-    (one,) = (each for each in found if each.pod_uid == pod["metadata"]["uid"])
+    """The device IDs that the kubelet has allocated to a pod."""
+    assignments = read_assignments(str(node.path(CHECKPOINT)), kind.resource)
+    (one,) = (each for each in assignments if each.pod_uid == pod["metadata"]["uid"])
     return one.ids
 
 

@@ -90,7 +90,7 @@ class Act:
         return 1 if self.step in once else 2
 
     def launch(self, fault=""):
-        """All plugins anew; with a ``fault`` they die there."""
+        """All plugins started again; with a ``fault`` they die there."""
         self.stage.kill(*self.kinds)
         self.stage.launch(*self.kinds, fault=fault)
 

@@ -52,8 +52,8 @@ def make(stage, kind, namespace):
 
 def wait_healthy(plugin, gpu, *, healthy):
     def says_so():
-        told = plugin.metrics()
-        return told["vgpu_plugin_device_healthy", str(gpu), uuid(gpu)] == healthy
+        metrics = plugin.metrics()
+        return metrics["vgpu_plugin_device_healthy", str(gpu), uuid(gpu)] == healthy
 
     wait_until(says_so, f"GPU {gpu} is {'healthy' if healthy else 'unhealthy'}")
 
@@ -67,7 +67,7 @@ def wait_offered(stage, kind, gpus):
 
 
 @pytest.mark.slow
-def test_a_gpu_with_an_xid_is_given_to_nobody_until_it_has_recovered(
+def test_a_gpu_with_an_xid_is_not_allocated_until_it_has_recovered(
     kind, stage, plugin, make, figure
 ):
     client = stage.client
@@ -98,7 +98,7 @@ def test_a_gpu_with_an_xid_is_given_to_nobody_until_it_has_recovered(
 
 
 @pytest.mark.slow
-def test_a_gpu_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, plugin, make):
+def test_a_gpu_that_vanishes_is_not_allocated_until_it_is_back(kind, stage, plugin, make):
     client = stage.client
     (runs,) = stage.ready(make("runs", gpu=1))
     plugin.write_gpus(without=[1])

@@ -68,8 +68,8 @@ def wait_registered(registrar, times):
 def wait_counted(control_plane, node, resource, capacity, allocatable):
     def counts(found):
         status = found["status"]
-        told = [status[of].get(resource, "0") for of in ("capacity", "allocatable")]
-        return told == [str(capacity), str(allocatable)]
+        amounts = [status[of].get(resource, "0") for of in ("capacity", "allocatable")]
+        return amounts == [str(capacity), str(allocatable)]
 
     path = f"/api/v1/nodes/{node.name}"
     control_plane.client.wait_for(path, counts, f"{resource} {capacity}/{allocatable}")
@@ -118,7 +118,7 @@ def test_a_list_of_nearly_the_most_is_taken_and_a_longer_one_is_not(control_plan
     wait_counted(control_plane, node, MEMORY, listed.healthy, listed.healthy)
 
 
-def test_the_checkpoint_says_whose_answer_it_was(
+def test_the_checkpoint_records_which_pod_got_which_answer(
     control_plane, node, namespace, registrar, allocator
 ):
     started = []
@@ -135,7 +135,7 @@ def test_the_checkpoint_says_whose_answer_it_was(
     assert (NUMBER, found.ids) in started
 
 
-def test_a_refused_start_is_told_in_the_pods_status_and_tried_again(
+def test_a_refused_start_is_in_the_pods_status_and_tried_again(
     control_plane, node, namespace, registrar, allocator
 ):
     allocator.prestarting = raises(BindRefused(BindRefusal.NO_CLAIM, "no scheduler has decided"))
@@ -155,7 +155,7 @@ def test_a_refused_start_is_told_in_the_pods_status_and_tried_again(
     client.wait_for(pod, objects.ready, "Ready")
 
 
-def test_a_refused_allocate_is_told_in_the_pods_status(
+def test_a_refused_allocate_is_in_the_pods_status(
     control_plane, node, namespace, registrar, allocator
 ):
     allocator.allocating = raises(

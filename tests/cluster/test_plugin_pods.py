@@ -1,6 +1,6 @@
 """Pods of each system on a real kubelet with CDI: each container has what its pod was promised.
 
-No more and no less: whatever a plain container does not see was given by the plugin.
+No more and no less: whatever a plain container does not see comes from the plugin.
 """
 
 import copy
@@ -35,7 +35,7 @@ ENDED = "18446744073709551615"
 VM = "/etc/gpu-manager/vm"
 
 SHOW_AND_END = (
-    "show >/tmp/said & until grep -q ^shown /tmp/said; do usleep 50000; done; cat /tmp/said"
+    "show >/tmp/shown & until grep -q ^shown /tmp/shown; do usleep 50000; done; cat /tmp/shown"
 )
 
 
@@ -96,7 +96,7 @@ def check(kind, plugin, plain, pod, **asks):
         given = kind.given(plugin, pod, container, ask, shares(plugin, pod)[container])
         own = seen.beyond(plain)
         assert (own.env, own.mounts, own.devices) == given
-        assert not seen.told_twice
+        assert not seen.repeated_variables
 
 
 def annotations(client, obj):
@@ -112,7 +112,7 @@ def started(status, container):
 
 def test_a_container_sees_exactly_what_it_was_promised(kind, plugin, plain, namespace):
     pods = {
-        ask: plugin.client.create(kind.pod(f"card{ask.gpu}", namespace, plugin, {"main": ask}))
+        ask: plugin.client.create(kind.pod(f"gpu{ask.gpu}", namespace, plugin, {"main": ask}))
         for ask in (Ask(1, 3), Ask(0, 3))
     }
     for ask, pod in pods.items():
@@ -121,7 +121,7 @@ def test_a_container_sees_exactly_what_it_was_promised(kind, plugin, plain, name
 
 
 @only("volcano")
-def test_the_gpu_is_told_last_of_all_so_that_no_runtime_takes_the_other_word(
+def test_the_gpus_variable_comes_last_so_that_no_runtime_takes_another_value(
     kind, plugin, namespace, name
 ):
     """The answer to Allocate, which is for runtimes without CDI, comes before what CDI adds."""
@@ -239,22 +239,22 @@ def test_whole_gpus_come_with_the_drivers_own_library(plugin, plain, namespace, 
 
 
 @only("gaia")
-def test_gaias_library_is_told_the_limits_of_each_container(plugin, client, namespace, name):
+def test_gpu_managers_library_gets_the_limits_of_each_container(plugin, client, namespace, name):
     asks = {"left": Ask(1, 2), "right": Ask(1, 5)}
     pod = plugin.start(KINDS["gaia"].pod(name, namespace, plugin, asks))
     uid = pod["metadata"]["uid"]
     for container, ask in asks.items():
         seen = Sight.of(plugin.node, pod, container)
-        told = started(client.get(pod)["status"], container)["containerID"]
-        told = told.removeprefix("containerd://")
+        container_id = started(client.get(pod)["status"], container)["containerID"]
+        container_id = container_id.removeprefix("containerd://")
         socket = plugin.node.path(f"/proc/{seen.pid}/root/etc/vcuda/vcuda.sock")
-        assert register(socket, pod_uid=uid, container_id=told) is None
-        folder = plugin.node.path(f"{VM}/{uid}/{told}")
+        assert register(socket, pod_uid=uid, container_id=container_id) is None
+        folder = plugin.node.path(f"{VM}/{uid}/{container_id}")
         config = vcuda_config.decode((folder / "vcuda.config").read_bytes())
         assert (config.container, config.memory_bytes) == (container, ask.gib * GIB)
         assert (config.utilization_percent, config.enable) == (GAIA_CORES, True)
         assert seen.pid in vcuda_config.decode_pids((folder / "pids.config").read_bytes())
-        inside = plugin.node.path(f"/proc/{seen.pid}/root/etc/vcuda/{told}/vcuda.config")
+        inside = plugin.node.path(f"/proc/{seen.pid}/root/etc/vcuda/{container_id}/vcuda.config")
         assert inside.samefile(folder / "vcuda.config")
 
 
@@ -270,25 +270,27 @@ def test_the_library_is_not_loaded_where_its_user_wants_none(kind, plugin, plain
     assert "/etc/ld.so.preload" in other.mounts
 
 
-# ---------------------------------------------------------------- what others are told
+# ---------------------------------------------------------------- what others are sent
 
 
-def told_of_volcano(key_set, before):
+def volcano_annotations(key_set, before):
     rest = ";" if key_set is HAMI else ""
-    told = {**before, key_set.to_allocate: rest.strip(";"), key_set.bind_phase: "success"}
-    return told | ({key_set.time: ENDED} if key_set is VOLCANO else {})
+    annotations = {**before, key_set.to_allocate: rest.strip(";"), key_set.bind_phase: "success"}
+    return annotations | ({key_set.time: ENDED} if key_set is VOLCANO else {})
 
 
-TOLD = {
-    "volcano": lambda before: told_of_volcano(VOLCANO, before),
-    "hami": lambda before: told_of_volcano(HAMI, before),
+FINAL_ANNOTATIONS = {
+    "volcano": lambda before: volcano_annotations(VOLCANO, before),
+    "hami": lambda before: volcano_annotations(HAMI, before),
     "gpushare": lambda before: {**before, "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"},
     "gaia": lambda before: {**before, "tencent.com/gpu-assigned": "true"},
 }
 """The pod's annotations as the original plugins leave them."""
 
 
-def test_others_are_told_while_the_init_containers_still_run(kind, plugin, client, namespace, name):
+def test_other_containers_are_reported_while_the_init_containers_still_run(
+    kind, plugin, client, namespace, name
+):
     """And the node's lock does not wait for them either."""
     pod = kind.pod(name, namespace, plugin, {"main": Ask(1, 2)})
     first = objects.container("first", command=["sleep", "1000"])
@@ -300,14 +302,14 @@ def test_others_are_told_while_the_init_containers_still_run(kind, plugin, clien
         text = {lock: lock_text(since, owner)}
         client.patch(plugin.node.object(), {"metadata": {"annotations": text}})
     pod = client.create(pod)
-    expected = TOLD[kind.name](before)
+    expected = FINAL_ANNOTATIONS[kind.name](before)
     moved = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
-    def told(found):
+    def is_annotated(found):
         now = dict(found["metadata"]["annotations"])
         return {**now, moved: ""} == {**expected, moved: ""}
 
-    found = client.wait_for(pod, told, f"told {expected}")
+    found = client.wait_for(pod, is_annotated, f"the annotations {expected}")
     if kind.name == "gpushare":
         assert int(found["metadata"]["annotations"][moved]) > int(before[moved])
     wait_until(lambda: lock not in annotations(client, plugin.node.object()), "the lock is gone")
@@ -322,17 +324,17 @@ def init_state(pod):
     return status.get("state", {})
 
 
-def test_the_node_says_what_the_original_would_say(kind, plugin, client):
-    def says(node):
-        told = {**node["metadata"]["annotations"], **node["metadata"]["labels"]}
+def test_the_node_has_the_annotations_that_the_original_would_write(kind, plugin, client):
+    def is_marked(node):
+        marks = {**node["metadata"]["annotations"], **node["metadata"]["labels"]}
         return {
-            "volcano": lambda: registered(plugin, told.get("volcano.sh/node-vgpu-register", "")),
-            "hami": lambda: hami_registered(plugin, told.get("hami.io/node-nvidia-register", "")),
+            "volcano": lambda: registered(plugin, marks.get("volcano.sh/node-vgpu-register", "")),
+            "hami": lambda: hami_registered(plugin, marks.get("hami.io/node-nvidia-register", "")),
             "gpushare": lambda: node["status"]["allocatable"].get("aliyun.com/gpu-count") == "4",
-            "gaia": lambda: told.get("gaia.tencent.com/gpu-model") == "H100",
+            "gaia": lambda: marks.get("gaia.tencent.com/gpu-model") == "H100",
         }[kind.name]()
 
-    client.wait_for(plugin.node.object(), says, "marked")
+    client.wait_for(plugin.node.object(), is_marked, "marked")
 
 
 def registered(plugin, text):
@@ -344,8 +346,8 @@ def registered(plugin, text):
 
 def hami_registered(plugin, text):
     gpus = json.loads(text or "[]")
-    told = [(gpu["id"], gpu["count"], gpu["devmem"], gpu["devcore"]) for gpu in gpus]
-    return told == [(uuid, SPLIT, 65536, 100) for uuid in plugin.uuids]
+    registered_gpus = [(gpu["id"], gpu["count"], gpu["devmem"], gpu["devcore"]) for gpu in gpus]
+    return registered_gpus == [(uuid, SPLIT, 65536, 100) for uuid in plugin.uuids]
 
 
 # ---------------------------------------------------------------- in the course of time

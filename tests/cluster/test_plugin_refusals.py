@@ -1,4 +1,4 @@
-"""What cannot be given is refused with words, in the pod's status and as an event.
+"""What cannot be allocated is refused with a reason, in the pod's status and as an event.
 
 Nobody beside it is hurt, and no container ever gets something that only looks like a share.
 """
@@ -42,7 +42,7 @@ def counted(plugin, what):
     }
 
 
-def told(devices):
+def device_annotations(devices):
     return {DEVICES: devices, TO_ALLOCATE: devices}
 
 
@@ -51,21 +51,27 @@ REFUSED = {
         {"volcano.sh/vgpu-node": "node99"},
         "volcano.sh/vgpu-node is 'node99' (other_node)",
     ),
-    "malformed": (told("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
-    "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"device {STRANGER} is not shared on this node"),
+    "malformed": (device_annotations("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
+    "unknown": (
+        device_annotations(f"{STRANGER},NVIDIA,16,5:"),
+        f"device {STRANGER} is not shared on this node",
+    ),
     "too-large": (
-        told(f"{{0}},NVIDIA,{GPU_GIB * 16 + 1},5:"),
+        device_annotations(f"{{0}},NVIDIA,{GPU_GIB * 16 + 1},5:"),
         "not enough free memory",
     ),
     "raised": (
-        told("{0},NVIDIA,17,5:"),
+        device_annotations("{0},NVIDIA,17,5:"),
         "it asks for 16 of volcano.sh/vgpu-memory, and its annotations reserve 17",
     ),
     "too-many": (
-        told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
+        device_annotations("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
         "it asks for 1 device, and reserved are",
     ),
-    "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core treats as no limit (malformed)"),
+    "unlimited": (
+        device_annotations("{0},NVIDIA,0,5:"),
+        "which HAMi-core treats as no limit (malformed)",
+    ),
 }
 """Pod -> what its annotations say instead, and the words of the refusal."""
 
@@ -74,14 +80,14 @@ LASTING = {"elsewhere", "malformed", "raised", "too-many", "unlimited"}
 
 
 def waits(words):
-    def says(pod):
+    def has_message(pod):
         (status,) = pod["status"].get("containerStatuses") or [{}]
         return words in status.get("state", {}).get("waiting", {}).get("message", "")
 
-    return says
+    return has_message
 
 
-def said(client, pod):
+def refusal_texts(client, pod):
     return "\n".join(e["message"] for e in client.events(pod) if e["reason"] == "VgpuRefused")
 
 
@@ -100,10 +106,12 @@ def test_a_promise_that_cannot_be_kept_is_refused_at_the_start(plugin, client, n
         pods[name] = client.create(pod)
     for name, (_, words) in REFUSED.items():
         held = client.wait_for(pods[name], waits(words), words)
-        assert waits(CHECK_FAILED)(held)  # a new pod may fare better: the reconciler's part
+        assert waits(CHECK_FAILED)(held)  # a new pod may start: the reconciler's part
         assert "containerID" not in held["status"]["containerStatuses"][0]
         text = words.partition(" (")[0]
-        wait_until(lambda of=pods[name], text=text: text in said(client, of), f"{name}: an event")
+        wait_until(
+            lambda of=pods[name], text=text: text in refusal_texts(client, of), f"{name}: an event"
+        )
     for name in LASTING:
         client.wait_for(pods[name], given_up, "given up")
     unbound = wait_until(
@@ -142,7 +150,7 @@ def test_a_volcano_sidecar_has_no_promise_of_its_own(plugin, client, namespace):
     pod["spec"]["initContainers"] = [main | {"name": "side", "restartPolicy": "Always"}]
     pod = client.create(pod)
     words = "no devices are reserved for this sidecar container"
-    wait_until(lambda: words in said(client, pod), words)
+    wait_until(lambda: words in refusal_texts(client, pod), words)
 
 
 def test_what_nobody_there_can_be_asking_for_fails_the_pod_and_names_who_waits(

@@ -104,7 +104,7 @@ class House:
 
 
 @contextmanager
-def told(figure, what):
+def timed(figure, what):
     """Prints how long the block took."""
     begun = time.monotonic()
     yield
@@ -144,7 +144,7 @@ def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house
 @pytest.mark.parametrize("end", ["stop_plugin", "kill"])
 def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, figure):
     getattr(plugin, end)()
-    with told(figure, f"{end}: started again and ready after"):
+    with timed(figure, f"{end}: started again and ready after"):
         plugin.start_plugin()
         plugin.wait_ready()
     stage.wait_ready()
@@ -155,7 +155,7 @@ def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, figu
 def test_both_at_once(stage, plugin, house, figure):
     plugin.kill()
     stage.node.kill_kubelet()
-    with told(figure, "both killed: ready after"):
+    with timed(figure, "both killed: ready after"):
         plugin.start_plugin()
         stage.node.start_kubelet()
         stage.wait_ready()
@@ -167,8 +167,8 @@ def test_the_second_of_two_plugins_waits_for_the_first(stage, plugin, house, tmp
     second = KINDS[KIND].plugin(stage.node, tmp_path, IMPATIENT, gpus=GPUS, port=PORT + 1)
     second.start_plugin()
     try:
-        said = f"waiting for another device plugin to let go of {STATE}"
-        second.daemon.wait_until(lambda: said in second.daemon.log(), "says that it waits")
+        message = f"waiting for another device plugin to let go of {STATE}"
+        second.daemon.wait_until(lambda: message in second.daemon.log(), "it logs that it waits")
         assert second.metrics()["vgpu_plugin_ready",] == 0
         assert plugin.metrics()["vgpu_plugin_ready",] == 1
         plugin.kill()
@@ -212,7 +212,7 @@ def of_the_future(file):
         (of_the_future, Reason.FUTURE_VERSION),
     ],
 )
-def test_without_its_own_checkpoint_the_others_tell(damage, problem, stage, plugin, house):
+def test_without_its_own_checkpoint_the_other_sources_decide(damage, problem, stage, plugin, house):
     before = {uid: tenant.bindings for uid, tenant in stage.tenants(KIND).items()}
     plugin.kill()
     own = stage.node.path(OWN)
@@ -223,8 +223,8 @@ def test_without_its_own_checkpoint_the_others_tell(damage, problem, stage, plug
     stage.wait_ready()
     aside = [file for file in set(own.parent.iterdir()) - before_that if "damaged" in file.name]
     assert len(aside) == (2 if problem else 0)
-    told = plugin.metrics()
-    problems = [key for name, *key in told if name == "vgpu_plugin_checkpoint_problem_info"]
+    metrics = plugin.metrics()
+    problems = [key for name, *key in metrics if name == "vgpu_plugin_checkpoint_problem_info"]
     assert problems == ([[problem.value]] if problem else [])
     house.require_kept()
     (uid,) = {pod["metadata"]["uid"] for pod in house.living} & before.keys()
@@ -254,7 +254,7 @@ def unwritable(stage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "full"), [("ro", False), ("size=64k", True)])
-def test_what_cannot_be_remembered_is_not_given(options, full, plugin, house, unwritable):
+def test_what_cannot_be_recorded_is_not_allocated(options, full, plugin, house, unwritable):
     with unwritable(options, full=full):
         pod = house.pod(1, gpu=1)
         house.client.wait_for(pod, waits_with(BindRefusal.NOT_WRITTEN), "waits")
@@ -296,7 +296,7 @@ def test_without_the_api_server_what_runs_may_be_started_again(
     control_plane.kill_api()
     try:
         plugin.kill()
-        with told(figure, "without the API server: ready after"):
+        with timed(figure, "without the API server: ready after"):
             plugin.start_plugin()
             plugin.wait_ready()
         assert stage.tenants(KIND).keys() >= {pod["metadata"]["uid"] for pod in house.living}

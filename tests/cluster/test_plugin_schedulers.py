@@ -1,6 +1,6 @@
 """The originals' own schedulers place pods, and our plugin serves them on a real kubelet.
 
-Stand-ins write what we believe that a scheduler writes. The real ones found what we did not.
+Stand-ins write what we expect from a scheduler. The real schedulers found what we did not.
 """
 
 import json
@@ -27,7 +27,7 @@ NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 PROMISE = "volcano.sh/vgpu-ids-new"
 GPUS, GPU_GIB = 2, 64
 SHOW_AND_END = (
-    "show >/tmp/said & until grep -q ^shown /tmp/said; do usleep 50000; done; cat /tmp/said"
+    "show >/tmp/shown & until grep -q ^shown /tmp/shown; do usleep 50000; done; cat /tmp/shown"
 )
 
 SHAPES = (
@@ -100,8 +100,8 @@ def given(plugin, client, pod, container):
 
 def promised(plugin, pod):
     """The same for each app container that asks, by what the scheduler wrote, in its order."""
-    said = pod["metadata"]["annotations"][PROMISE].split(";")
-    entries = [segment.split(":")[0].split(",") for segment in said if segment]
+    segments = pod["metadata"]["annotations"][PROMISE].split(";")
+    entries = [segment.split(":")[0].split(",") for segment in segments if segment]
     asking = [one["name"] for one in pod["spec"]["containers"] if one["resources"].get("limits")]
     assert len(entries) == len(asking)
     return {
@@ -123,8 +123,8 @@ def test_every_container_has_what_volcanos_own_scheduler_promised_it(
         ready = client.wait_for(pod, objects.ready, "Ready")
         for container, share in promised(plugin, ready).items():
             assert given(plugin, client, ready, container) == share, ready["metadata"]["name"]
-    told = plugin.metrics()
-    assert told["vgpu_plugin_conflicts",] == 0
+    metrics = plugin.metrics()
+    assert metrics["vgpu_plugin_conflicts",] == 0
 
 
 def test_no_gpu_gives_more_than_it_has_whatever_volcano_promises_and_nobody_waits_without_a_word(
@@ -166,9 +166,9 @@ def over_promised(cluster):
     """The pods that a plan of the reconciler names."""
     kubeconfig = account(cluster, "reconciler").kubeconfig
     command = ["reconcile", "plan", "--output=json", f"--kubeconfig={kubeconfig}"]
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-m", "vgpu", *command], capture_output=True, check=False, text=True
     )
-    found = json.loads(told.stdout)
-    entries = (*found["actions"], *found["skipped"], *found["findings"])
+    document = json.loads(ran.stdout)
+    entries = (*document["actions"], *document["skipped"], *document["findings"])
     return {each["subject"]["name"] for each in entries if each["rule"] == "over_promised"}

@@ -1,4 +1,4 @@
-"""What the plugin tells others, at a real API server, with no more rights than it needs."""
+"""What the plugin reports to others, at a real API server, with no more rights than it needs."""
 
 import threading
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ FOLLOW = (rule("pods", "list", "watch"), rule("nodes", "list", "watch"))
 
 
 class Plugin:
-    """The part of the plugin that tells, at work: its mirrors, and a desk that the test fills."""
+    """The plugin's status manager: its mirrors, and an allocation state that the test fills."""
 
     def __init__(self, kubeconfig, adapter):
         self.adapter = adapter
@@ -118,11 +118,11 @@ def volcano_pod(api, api_namespace):
     """Creates a pod as Volcano's or HAMi's scheduler has bound it, right after it took the lock."""
 
     def create(name, adapter=VOLCANO):
-        said = adapter.codec.key_set
+        key_set = adapter.codec.key_set
         text = f"{A},NVIDIA,128,10:"
-        annotations = {said.devices: text, said.to_allocate: text, said.node: ON_NODE}
-        annotations |= {said.bind_phase: "allocating", said.bind_time: str(int(SINCE))}
-        limits = {said.number: 1}
+        annotations = {key_set.devices: text, key_set.to_allocate: text, key_set.node: ON_NODE}
+        annotations |= {key_set.bind_phase: "allocating", key_set.bind_time: str(int(SINCE))}
+        limits = {key_set.number: 1}
         return api.client.create(
             objects.pod(
                 name, api_namespace, limits=limits, annotations=annotations, nodeName=ON_NODE
@@ -136,8 +136,8 @@ def annotations(api, obj):
     return api.client.get(obj)["metadata"].get("annotations", {})
 
 
-def annotate(api, obj, **told):
-    api.client.patch(obj, {"metadata": {"annotations": told}})
+def annotate(api, obj, **annotations):
+    api.client.patch(obj, {"metadata": {"annotations": annotations}})
 
 
 def succeeded(api, pod):
@@ -147,7 +147,7 @@ def succeeded(api, pod):
 # ---------------------------------------------------------------- pods and locks
 
 
-def test_a_pod_that_others_write_all_the_time_is_told_and_nothing_of_theirs_is_lost(
+def test_a_pod_that_others_write_all_the_time_is_reported_and_keeps_their_values(
     api, plugin_of, volcano_pod
 ):
     plugin = plugin_of(VOLCANO)
@@ -166,16 +166,16 @@ def test_a_pod_that_others_write_all_the_time_is_told_and_nothing_of_theirs_is_l
         for pod in pods:
             plugin.bind(pod)
         for pod in pods:
-            wait_until(lambda pod=pod: succeeded(api, pod), "the pod is told")
+            wait_until(lambda pod=pod: succeeded(api, pod), "the pod is reported")
     finally:
         stop.set()
         writer.join()
     for pod in pods:
-        told = annotations(api, pod)
-        assert told["example.com/n"] == written[-1]
-        assert told["volcano.sh/devices-to-allocate"] == ""
-        assert told["volcano.sh/vgpu-time"] == "18446744073709551615"
-    wait_until(lambda: plugin.count("pod", "told") == len(pods), "each is told once")
+        written_annotations = annotations(api, pod)
+        assert written_annotations["example.com/n"] == written[-1]
+        assert written_annotations["volcano.sh/devices-to-allocate"] == ""
+        assert written_annotations["volcano.sh/vgpu-time"] == "18446744073709551615"
+    wait_until(lambda: plugin.count("pod", "told") == len(pods), "each is reported once")
     assert plugin.count("pod", "failed") == 0
 
 
@@ -201,7 +201,7 @@ def stale(api, node, volcano_pod):
         yield made, seen, StatusManager(cluster, VOLCANO, look), lambda: reader.pod(*where)
 
 
-def test_a_pod_that_has_changed_since_it_was_seen_is_told_when_that_is_seen(api, stale):
+def test_a_pod_that_has_changed_since_it_was_read_is_reported_when_the_change_is_seen(api, stale):
     made, seen, status_manager, read = stale
     annotate(api, made, **{"volcano.sh/vgpu-time": "7"})
     status_manager.round()
@@ -213,7 +213,7 @@ def test_a_pod_that_has_changed_since_it_was_seen_is_told_when_that_is_seen(api,
     assert succeeded(api, made)
 
 
-def test_another_pod_of_the_same_name_is_not_told(api, stale, volcano_pod):
+def test_another_pod_of_the_same_name_is_not_reported(api, stale, volcano_pod):
     made, _, status_manager, _ = stale
     api.client.delete(made, grace_seconds=0)
     again = volcano_pod("p")
@@ -222,7 +222,9 @@ def test_another_pod_of_the_same_name_is_not_told(api, stale, volcano_pod):
     assert not succeeded(api, again)
 
 
-def test_the_lock_goes_when_its_owner_is_told_and_not_before(api, plugin_of, node, volcano_pod):
+def test_the_lock_is_released_when_its_owner_is_reported_and_not_before(
+    api, plugin_of, node, volcano_pod
+):
     plugin = plugin_of(VOLCANO)
     wait_until(lambda: plugin.count("node", "told"), "the node is registered")
     waits = volcano_pod("waits")
@@ -230,7 +232,7 @@ def test_the_lock_goes_when_its_owner_is_told_and_not_before(api, plugin_of, nod
     later = volcano_pod("later")
     annotate(api, later, **{"volcano.sh/bind-time": str(int(SINCE) + 9)})
     plugin.bind(later)
-    wait_until(lambda: succeeded(api, later), "the other pod is told")
+    wait_until(lambda: succeeded(api, later), "the other pod is reported")
     assert LOCK in annotations(api, node)
     plugin.bind(waits)
     wait_until(lambda: LOCK not in annotations(api, node), "the lock is released")
@@ -247,7 +249,7 @@ def test_hamis_lock_goes_for_the_pod_that_it_names(api, plugin_of, node, volcano
     annotate(api, node, **{HAMI_LOCK: lock_text(SINCE, ref)})
     plugin.bind(other)
     key = HAMI.bind_phase
-    wait_until(lambda: annotations(api, other)[key] == "success", "the other pod is told")
+    wait_until(lambda: annotations(api, other)[key] == "success", "the other pod is reported")
     assert HAMI_LOCK in annotations(api, node)
     plugin.bind(owner)
     wait_until(lambda: HAMI_LOCK not in annotations(api, node), "the lock is released")
@@ -259,7 +261,7 @@ def test_a_lock_that_nobody_can_read_stays(api, plugin_of, node, volcano_pod):
     annotate(api, node, **{LOCK: "taken"})
     pod = volcano_pod("p")
     plugin.bind(pod)
-    wait_until(lambda: succeeded(api, pod), "the pod is told")
+    wait_until(lambda: succeeded(api, pod), "the pod is reported")
     plugin.status_manager.stop()
     assert annotations(api, node)[LOCK] == "taken"
 
@@ -270,9 +272,9 @@ def test_a_lock_that_nobody_can_read_stays(api, plugin_of, node, volcano_pod):
 def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
     plugin = plugin_of(VOLCANO)
     wait_until(lambda: "volcano.sh/node-vgpu-register" in annotations(api, node), "registered")
-    told = annotations(api, node)
-    assert told["vgpu.dev/memory-factor"] == "1"
-    assert told["volcano.sh/node-vgpu-register"].startswith(f"{A},10,46068,NVIDIA-")
+    written_annotations = annotations(api, node)
+    assert written_annotations["vgpu.dev/memory-factor"] == "1"
+    assert written_annotations["volcano.sh/node-vgpu-register"].startswith(f"{A},10,46068,NVIDIA-")
     asked = {"volcano.sh/node-vgpu-handshake": "Requesting_2026.09.21 14:13:20"}
     annotate(api, node, **asked)
     plugin.devices = (plugin.devices[0], replace(plugin.devices[1], healthy=False))
@@ -282,7 +284,7 @@ def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
             "false" in annotations(api, node)["volcano.sh/node-vgpu-register"]
             and annotations(api, node)[next(iter(asked))].startswith("Reported")
         ),
-        "the GPU's health is told",
+        "the GPU's health is reported",
     )
 
 
@@ -317,13 +319,15 @@ def test_a_pod_without_annotations_is_shown_with_its_only_gpu(api, plugin_of, ap
     limits = {"aliyun.com/gpu-mem": "4"}
     pod = api.client.create(objects.pod("p", api_namespace, limits=limits, nodeName=ON_NODE))
     plugin.bind(pod)
-    wait_until(lambda: annotations(api, pod).get("ALIYUN_COM_GPU_MEM_IDX") == "0", "told")
+    wait_until(
+        lambda: annotations(api, pod).get("ALIYUN_COM_GPU_MEM_IDX") == "0", "the pod is reported"
+    )
     assert annotations(api, pod)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
 
 
 def test_one_node_is_followed_and_no_other(api, plugin_of, node):
     plugin = plugin_of(VOLCANO)
-    wait_until(lambda: plugin.count("node", "told"), "the node is told of")  # and not again soon
+    wait_until(lambda: plugin.count("node", "told"), "the node is reported")  # and not again soon
     other = api.client.create({**sample.node("plugin-2"), "status": {}})
     label = {"metadata": {"labels": {"nvidia.com/gpu.product": "L40S"}}}
     api.client.patch(node, label)
@@ -334,11 +338,11 @@ def test_one_node_is_followed_and_no_other(api, plugin_of, node):
 
     wait_until(lambda: labels().get("nvidia.com/gpu.product") == "L40S", "the label is seen")
     seen = plugin.node.state().objects[ON_NODE]
-    told = ApiClient.connect(str(api.kubeconfig))
-    changed = told.patch_node(
-        ON_NODE, told.node(ON_NODE).resource_version, {}, labels={"nvidia.com/gpu.product": None}
+    client = ApiClient.connect(str(api.kubeconfig))
+    changed = client.patch_node(
+        ON_NODE, client.node(ON_NODE).resource_version, {}, labels={"nvidia.com/gpu.product": None}
     )
-    told.close()
+    client.close()
     assert changed.labels == {}
     assert seen.uid == changed.uid
     wait_until(lambda: not labels(), "the label is gone")
@@ -348,16 +352,16 @@ def test_one_node_is_followed_and_no_other(api, plugin_of, node):
 # ---------------------------------------------------------------- rights, and events
 
 
-def test_without_one_right_the_rest_is_told(api, plugin_of, node, volcano_pod):
+def test_without_one_right_the_rest_is_reported(api, plugin_of, node, volcano_pod):
     plugin = plugin_of(VOLCANO, *FOLLOW, rule("pods/status", "patch"))
     pod = volcano_pod("p")
     plugin.bind(pod)
-    wait_until(lambda: succeeded(api, pod), "the pod is told")
-    wait_until(lambda: plugin.count("node", "failed"), "the node cannot be told")
+    wait_until(lambda: succeeded(api, pod), "the pod is reported")
+    wait_until(lambda: plugin.count("node", "failed"), "the node cannot be reported")
     assert "volcano.sh/node-vgpu-register" not in annotations(api, node)
 
 
-def test_people_are_told_by_events_where_kubectl_looks(api, plugin_of, node, volcano_pod):
+def test_events_are_where_kubectl_looks_for_them(api, plugin_of, node, volcano_pod):
     plugin = plugin_of(VOLCANO)
     pod = volcano_pod("p")
     plugin.bind(pod)
@@ -369,7 +373,7 @@ def test_people_are_told_by_events_where_kubectl_looks(api, plugin_of, node, vol
     plugin.status_manager.record_event(
         seen, EventReason.NOT_REGISTERED, "1146880 IDs, 76 MB: a unit of 19 MiB would fit"
     )
-    wait_until(lambda: plugin.count("event", "told") == 2, "both are said")
+    wait_until(lambda: plugin.count("event", "told") == 2, "both are reported")
     (event,) = api.client.events(pod)
     assert (event["reason"], event["type"], event["count"]) == ("VgpuRefused", "Warning", 1)
     assert event["source"]["component"] == "vgpu-device-plugin"

@@ -1,6 +1,6 @@
 """Nobody ever gets another pod's limits, however the kubelet orders its questions.
 
-Pods that a device plugin cannot tell apart by what the kubelet asks for, each with a limit of its
+Pods for which the kubelet asks a device plugin the same, each with a limit of its
 own, come in an order that is not the scheduler's, wave after wave on the same device IDs, while
 plugin and kubelet are restarted and both processors are busy. A wave has sixty pods in
 `make test-thorough` and twenty in `make test`.
@@ -114,7 +114,7 @@ def disturb(number, plugin, namespace):
         plugin.stop_plugin()
         plugin.start_plugin()
     # The plugin may not know yet that the kubelet is another, and the Node is as it was before.
-    wait_until(lambda: registrations(plugin) >= registered, "registered anew")
+    wait_until(lambda: registrations(plugin) >= registered, "registered again")
     plugin.wait_ready()
     wait_until(lambda: has_list(plugin, since), "the kubelet has the list", failures=(OSError,))
     plugin.wait_offered(NUMBER, GPUS * SPLIT)
@@ -159,7 +159,7 @@ def test_every_container_sees_its_own_pods_limits(
         assert all(pod["status"]["reason"] == "UnexpectedAdmissionError" for pod in refused)
         if number < 4:
             assert not refused
-        for pod in made:  # at once, so that the next wave is given the same IDs
+        for pod in made:  # at once, so that the next wave gets the same IDs
             client.delete(pod)
         wait_until(lambda: not client.list(pods_path), "all pods are gone", seconds=300)
     figure(f"swaps: {swaps} of {count * WAVES}; the originals' rule would have had {would_be}")

@@ -90,7 +90,7 @@ def check(kind, plugin, plain, pod, ask):
         assert lines == [f"{key}={text}" for key, text in sorted(env.items())]
         env, mounts[OVERRIDE] = gpu, (f"/run/vgpu/late/{kind.scheme}/{name}/overrideEnv", "ro")
     assert (own.env, own.mounts, own.devices) == (env, mounts, given.devices)
-    assert not seen.told_twice
+    assert not seen.repeated_variables
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def printed(control_plane, pod):
     return run
 
 
-def test_it_says_the_trees_version(printed):
+def test_it_prints_the_trees_version(printed):
     assert printed("--version").startswith(f"vgpu {__version__} ")
 
 

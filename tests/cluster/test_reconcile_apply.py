@@ -45,7 +45,7 @@ def path(tmp_path):
 def pods(api, cluster, api_namespace):
     """Makes pods that no node runs, in a phase of our choice: as we see them, and in full."""
 
-    def make(name="victim", phase="Pending", **told):
+    def make(name="victim", phase="Pending", **fields):
         made = api.client.create(
             objects.pod(
                 name,
@@ -53,8 +53,8 @@ def pods(api, cluster, api_namespace):
                 limits=GPUSHARE,
                 labels={"app": "web"},
                 nodeSelector={"no": "node"},
-                annotations=told.pop("annotations", {}),
-                **told,
+                annotations=fields.pop("annotations", {}),
+                **fields,
             )
         )
         if phase != "Pending":
@@ -72,9 +72,9 @@ def nodes(api, cluster):
     with ExitStack() as stack:
 
         def make(name, **annotations):
-            told = sample.node(name)
-            told["metadata"]["annotations"] = annotations
-            made = api.client.create({**told, "status": {}})
+            manifest = sample.node(name)
+            manifest["metadata"]["annotations"] = annotations
+            made = api.client.create({**manifest, "status": {}})
             stack.callback(api.client.delete, made)
             return cluster.node(name), made
 
@@ -123,16 +123,14 @@ def test_a_pod_is_evicted_in_every_phase(api, cluster, pods, path, phase):
     assert [record.outcome for record in read(path)] == [None, ActionOutcome.DONE]
 
 
-def test_a_pod_that_runs_by_now_is_left_alone(api, cluster, pods, path):
+def test_a_pod_that_runs_by_now_is_skipped(api, cluster, pods, path):
     seen, made = pods()
     api.client.patch(made, {"status": {"phase": "Running"}}, "status")
     assert one(cluster, path, evicting(seen)).outcome is ActionOutcome.CHANGED
     assert api.client.find(made)
 
 
-def test_a_pod_that_changes_between_the_look_and_the_eviction_is_left_alone(
-    api, cluster, pods, path
-):
+def test_a_pod_that_changes_between_the_read_and_the_eviction_is_skipped(api, cluster, pods, path):
     seen, made = pods()
     evict = cluster.evict
 
@@ -153,7 +151,7 @@ def test_a_pod_of_the_same_name_is_another_pod(api, cluster, pods, path):
     assert api.client.find(again)
 
 
-def test_a_disruption_budget_is_named_and_told_again_and_again(
+def test_a_disruption_budget_is_named_and_reported_again_and_again(
     api, cluster, pods, path, api_namespace
 ):
     seen, made = pods(phase="Running")
@@ -211,8 +209,8 @@ def test_a_claim_is_cleared_and_restored(api, cluster, pods, path):
     entry = editing(seen, {CLAIM: None})
     assert one(cluster, path, entry).outcome is ActionOutcome.DONE
     assert api.client.get(made)["metadata"].get("annotations", {}) == {}
-    (told,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW, dry_run=True)
-    assert told.undo is Undo.DRY_RUN
+    (restored,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW, dry_run=True)
+    assert restored.undo is Undo.DRY_RUN
     assert api.client.get(made)["metadata"].get("annotations", {}) == {}
     undone = [
         each.undo
@@ -222,8 +220,8 @@ def test_a_claim_is_cleared_and_restored(api, cluster, pods, path):
     assert undone == [Undo.DONE, Undo.NOTHING]
     assert api.client.get(made)["metadata"]["annotations"] == {CLAIM: "1"}
     api.client.patch(made, {"metadata": {"annotations": {CLAIM: "2"}}})
-    (told,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW)
-    assert told.undo is Undo.CHANGED
+    (restored,) = restore(read(path), cluster, NoAudit(), clock=lambda: NOW)
+    assert restored.undo is Undo.CHANGED
 
 
 def test_a_claim_that_changes_between_plan_and_apply_is_somebody_elses(api, cluster, pods, path):
@@ -278,11 +276,11 @@ def test_a_lock_that_is_taken_at_the_last_moment_stays(api, cluster, nodes, path
 
 def test_a_share_pod_is_unbound_and_bound_again(api, cluster, path, api_namespace, crd_files):
     crds.load(api.client, crds.SHARE_POD)
-    told = sample.share_pod("jupyter", "gpu-1", "0.4", 2**30)
-    told["metadata"]["namespace"] = api_namespace
-    told["metadata"]["annotations"]["kubeshare/GPUID"] = "abcde"
-    del told["metadata"]["uid"], told["status"]
-    made = api.client.create(told)
+    manifest = sample.share_pod("jupyter", "gpu-1", "0.4", 2**30)
+    manifest["metadata"]["namespace"] = api_namespace
+    manifest["metadata"]["annotations"]["kubeshare/GPUID"] = "abcde"
+    del manifest["metadata"]["uid"], manifest["status"]
+    made = api.client.create(manifest)
     seen = cluster.sharepod(api_namespace, "jupyter")
     entry = editing(seen, {"kubeshare/GPUID": None}, Rule.KUBESHARE, unbind="gpu-1")
     assert one(cluster, path, entry).outcome is ActionOutcome.DONE

@@ -1,4 +1,4 @@
-"""The reconciler among the others: controllers that make pods anew, a kubelet that refuses them.
+"""The reconciler among the others: controllers that recreate pods, a kubelet that refuses them.
 
 And what a long-running one has to live through: API servers that restart, forget or have no time.
 """
@@ -111,8 +111,8 @@ def test_what_the_kubelet_refused_is_tidied_up_and_its_replacement_runs_on(
     assert client.get(well)["status"]["containerStatuses"][0]["restartCount"] == 0
     assert command.plan().actions == []
     (owner,) = client.list(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
-    told = {event["reason"]: event["count"] for event in client.events(owner)}
-    assert told["VgpuEvicted"] == len(sick)
+    counts = {event["reason"]: event["count"] for event in client.events(owner)}
+    assert counts["VgpuEvicted"] == len(sick)
 
 
 def never_served(name, namespace, node):
@@ -159,7 +159,7 @@ def waits(client, namespace, app, but=()):
     return pod
 
 
-def test_a_stuck_pod_of_a_deployment_is_made_again_and_then_left_alone_for_a_while(
+def test_a_stuck_pod_of_a_deployment_is_recreated_and_then_skipped_for_a_while(
     control_plane, node, namespace, plugin, command
 ):
     client = control_plane.client
@@ -180,7 +180,7 @@ def test_a_stuck_pod_of_a_deployment_is_made_again_and_then_left_alone_for_a_whi
 
 
 @pytest.mark.usefixtures("plugin")
-def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that_one_alone(
+def test_a_stuck_pod_of_a_stateful_set_is_recreated_and_an_old_plan_skips_the_new_one(
     control_plane, node, namespace, reconciler, tmp_path
 ):
     client = control_plane.client
@@ -385,7 +385,7 @@ def falls_ill(stage, space, name):
 
 
 def news(client, pod):
-    """Something happens to a pod, of which the API server tells at once; else it does in a minute.
+    """Something happens to a pod, that the watch reports at once; else it does in a minute.
 
     Until then nobody can know that a watch which was broken has missed nothing.
     """
@@ -404,23 +404,23 @@ def test_it_goes_on_after_the_api_server_was_restarted(troubled, stage, space, l
     loop.wait_until(
         lambda: news(client, well) and is_evicted(client, second), "the second is evicted"
     )
-    loop.wait_until(lambda: loop.done == 2, "both were told")
+    loop.wait_until(lambda: loop.done == 2, "both were handled")
 
 
-def test_what_it_missed_is_listed_anew(troubled, stage, space, loop):
+def test_a_watch_that_missed_events_lists_again(troubled, stage, space, loop):
     """Its version is one that the API server does not know any more: that is a 410."""
     client = troubled.client
     first = falls_ill(stage, space, "first")
     loop.wait_until(lambda: is_evicted(client, first), "the first is evicted")
     listed = loop.count("vgpu_reconcile_api_requests_total", verb="list")
     loop.signal(signal.SIGSTOP)
-    troubled.restart_api()  # what happens from now on, it is not told
+    troubled.restart_api()  # from now on it gets no events
     second = falls_ill(stage, space, "second")
     client.delete(falls_ill(stage, space, "gone"), grace_seconds=0)
     troubled.restart_api()  # what happened until now, this one has not seen
     loop.signal(signal.SIGCONT)
     loop.wait_until(lambda: is_evicted(client, second), "the second is evicted")
-    loop.wait_until(lambda: loop.done == 2, "both were told")
+    loop.wait_until(lambda: loop.done == 2, "both were handled")
     assert loop.count("vgpu_reconcile_api_requests_total", verb="list") > listed
 
 
@@ -562,7 +562,7 @@ def test_an_api_server_that_has_no_time_is_waited_for(troubled, account, two, tm
     assert is_evicted(troubled.client, sick)
 
 
-def test_an_api_server_that_has_no_time_until_the_end_is_told(troubled, account, two, tmp_path):
+def test_an_api_server_that_is_busy_until_the_end_is_reported(troubled, account, two, tmp_path):
     busy, sick = two
     command = Command(account, tmp_path, AT_ONCE | {"deadline": "1s"})
     with no_time_for_evictions(troubled.client, account, busy):

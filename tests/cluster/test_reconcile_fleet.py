@@ -29,7 +29,7 @@ LIVES = {
 """Life -> what finds it, why, and how many there are."""
 
 BARE = 20
-"""So many more have nobody who would make them again."""
+"""The number of further pods without a controller that would recreate them."""
 
 RAISED = {
     "ages": {"failed": "0s", "clock_skew": "0s"},
@@ -86,14 +86,14 @@ begun = time.monotonic()
 process = subprocess.Popen(sys.argv[2:])
 _, status, usage = os.wait4(process.pid, 0)
 process.returncode = os.waitstatus_to_exitcode(status)
-told = {
+measured = {
     "code": process.returncode,
     "seconds": time.monotonic() - begun,
     "cpu_seconds": usage.ru_utime + usage.ru_stime,
     "resident_mib": usage.ru_maxrss / 1024,
 }
 with open(sys.argv[1], "w") as file:
-    json.dump(told, file)
+    json.dump(measured, file)
 """
 """Small: to the kernel, what a process takes begins with what its parent had when it was forked."""
 
@@ -102,16 +102,16 @@ class Measured:
     """A command that was run in another process, and what it took."""
 
     def __init__(self, folder, *words):
-        told = folder / "measured.json"
+        measured = folder / "measured.json"
         ended = subprocess.run(
-            [sys.executable, "-c", LAUNCHER, told, *words],
+            [sys.executable, "-c", LAUNCHER, measured, *words],
             capture_output=True,
             text=True,
             check=True,
             env=Command.environment,
         )
         self.output, self.errors = ended.stdout, ended.stderr
-        for name, number in json.loads(told.read_text()).items():
+        for name, number in json.loads(measured.read_text()).items():
             setattr(self, name, number)
 
     def __str__(self):

@@ -48,7 +48,7 @@ def programs(client):
 def install(home, product_image):
     """Applies one of deploy/manifests with the bed's image; all is taken away at the end.
 
-    ``change`` is given each of its objects, and changes in it what a user might.
+    ``change`` gets each of its objects, and changes in it what a user might.
     """
     made = []
 
@@ -138,8 +138,8 @@ def metrics(pod):
 
 def value(page, series):
     """A series' number on a page, None if it is not there."""
-    found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
-    return float(found[1]) if found else None
+    match = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+    return float(match[1]) if match else None
 
 
 def audit(log):
@@ -150,8 +150,8 @@ def audit(log):
 def leading(home):
     """The replicas that say it: 1 -> the one that leads, 0 -> the one that does not."""
     pods = [pod for pod in programs(home) if "deletionTimestamp" not in pod["metadata"]]
-    said = {value(metrics(pod), "vgpu_reconcile_leader"): pod for pod in pods}
-    return {leads: pod for leads, pod in said.items() if leads is not None}
+    by_value = {value(metrics(pod), "vgpu_reconcile_leader"): pod for pod in pods}
+    return {leads: pod for leads, pod in by_value.items() if leads is not None}
 
 
 def end(pod):
@@ -180,8 +180,8 @@ def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
     log = home.logs(ran)
     assert home.find(refused) is None, log
     records = audit(log)
-    told = [(record["event"], record.get("outcome")) for record in records]
-    assert told == [("intent", None), ("result", "done")]
+    events = [(record["event"], record.get("outcome")) for record in records]
+    assert events == [("intent", None), ("result", "done")]
     assert records[0]["subject"]["name"] == refused["metadata"]["name"]
     reasons = {event["reason"] for event in home.events(refused)}
     assert "VgpuEvicted" in reasons
@@ -199,13 +199,13 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
     home.wait_for(workload, lambda it: it["status"].get("availableReplicas") == 2, "available")
     home.wait_gone(refused)
 
-    def told():
-        said = leading(home)
-        return said if sorted(said) == [0, 1] else None
+    def leading_and_waiting():
+        pods = leading(home)
+        return pods if sorted(pods) == [0, 1] else None
 
-    both = wait_until(told, "one of two leads")
+    both = wait_until(leading_and_waiting, "one of two leads")
     leader, other = both[1], both[0]
-    wait_until(lambda: value(metrics(leader), DONE) == 1, "it tells what it did")
+    wait_until(lambda: value(metrics(leader), DONE) == 1, "it counts what it did")
     assert value(metrics(other), DONE) is None
 
     home.patch(leader, {"metadata": {"finalizers": [KEPT]}})
@@ -283,16 +283,16 @@ def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
     (pod,) = programs(home)
     wait_until(lambda: not idle.exists(), "the folder is gone", context=lambda: home.logs(pod))
     mapped = 'vgpu_reconcile_skipped{reason="still_mapped"}'
-    wait_until(lambda: value(metrics(pod), mapped) == 1, "it is told that one is used")
+    wait_until(lambda: value(metrics(pod), mapped) == 1, "it is reported that one is used")
     assert used.exists()
     home.delete(user)
     wait_until(lambda: not used.exists(), "the other is gone, too", context=lambda: home.logs(pod))
     own = [f"{SHIMS}/{folder.name}" for folder in (idle, used)]
 
-    def told():
+    def removed():
         done = [each for each in audit(home.logs(pod)) if each.get("outcome") == "done"]
         names = [each["subject"]["name"] for each in done]
         return [name for name in names if name in own]  # others may have left some, too
 
-    wait_until(lambda: own[1] in told(), "it is told")
-    assert told() == own
+    wait_until(lambda: own[1] in removed(), "it is reported")
+    assert removed() == own

@@ -80,17 +80,17 @@ def annotations(api, pod):
     return api.client.get(pod)["metadata"].get("annotations", {})
 
 
-def edit(api, pod, **told):
-    return api.client.patch(pod, {"metadata": {"annotations": told}})
+def edit(api, pod, **annotations):
+    return api.client.patch(pod, {"metadata": {"annotations": annotations}})
 
 
 def cross(api, pod):
     """Its annotations name the other GPU."""
-    told = annotations(api, pod)
-    crossed = {key: text.replace(A10.uuid, L40S.uuid) for key, text in told.items()}
-    assert crossed != told
+    assigned = annotations(api, pod)
+    crossed = {key: text.replace(A10.uuid, L40S.uuid) for key, text in assigned.items()}
+    assert crossed != assigned
     edit(api, pod, **crossed)
-    return told
+    return assigned
 
 
 def by_rule(plan):
@@ -134,7 +134,7 @@ def test_a_claim_that_was_served_and_not_marked_is_marked(api, node, look):
     assert Rule.RECOVER not in by_rule(look.make().plan)
 
 
-def test_a_claim_that_was_lost_is_written_anew(api, node, look):
+def test_a_claim_that_was_lost_is_written_again(api, node, look):
     bao = node.pod("notebook-bao")
     kept = annotations(api, bao)
     edit(api, bao, **dict.fromkeys(kept))
@@ -149,7 +149,7 @@ def test_a_claim_that_was_lost_is_written_anew(api, node, look):
 
 
 def test_a_claim_for_which_there_is_no_room_is_not_written(api, node, look):
-    """More of the L40S's cores is held than there is, so the books must not say so on our word."""
+    """More of the L40S's cores is held than there is, so a repair must not write that."""
     ranker = node.pod("ranker")
     edit(api, ranker, **dict.fromkeys(annotations(api, ranker)))
     made = look.make()
@@ -162,7 +162,7 @@ def test_a_claim_for_which_there_is_no_room_is_not_written(api, node, look):
     assert annotations(api, ranker) == {}
 
 
-def test_a_process_that_nobody_gave_a_gpu_is_told(node, look):
+def test_a_process_on_a_gpu_that_was_not_allocated_to_it_is_reported(node, look):
     made = look.make()
     finding = by_rule(made.plan)[Rule.UNOWNED_PROCESS]
     assert finding.action is None
@@ -172,7 +172,7 @@ def test_a_process_that_nobody_gave_a_gpu_is_told(node, look):
 def test_of_an_overcommitted_gpu_just_one_pod_is_sent_away_where_that_is_asked_for(
     api, node, look_as, account
 ):
-    """By the node's own evidence; the node's account may tell, and must not evict.
+    """By the node's own evidence; the node's account may report, and must not evict.
 
     All holders are about as young, so that it may be any of them, the Job's as well.
     """
@@ -243,7 +243,7 @@ def test_the_loop_removes_the_folder_and_no_other(node, loop, command):
     assert node.folders == others
     (done,) = (
         each
-        for each in command.told()
+        for each in command.audit_records()
         if each["event"] == "result" and each["rule"] == "orphan_shim_dir"
     )
     assert (done["outcome"], done["subject"]["name"]) == ("done", str(orphan))

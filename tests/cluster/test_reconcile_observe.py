@@ -82,7 +82,7 @@ def test_listing_and_watching_see_the_same(cluster, watching, broken):
     seen = []
 
     def agree():
-        """Soon: the new pod's kubelet still writes its status, and a watch tells it later."""
+        """Soon: the new pod's kubelet still writes its status, and a watch reports it later."""
         seen[:] = look(ListingObserver(cluster, Units())), look(watching)
         return by_uid(seen[0]) == by_uid(seen[1])
 
@@ -161,7 +161,7 @@ def quota_namespace(large):
     return name
 
 
-def test_without_the_right_to_read_namespaces_their_labels_are_unknown_and_it_is_said(large):
+def test_without_the_right_to_read_namespaces_their_labels_are_unknown_and_that_is_reported(large):
     rights = [
         {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["list", "watch"]},
@@ -227,7 +227,7 @@ def test_while_the_api_server_is_away_nothing_is_complete_and_nothing_is_forgott
 
 
 def test_one_node_is_seen_with_its_pods_alone(cluster, large, tmp_path):
-    """Of the node's own sources there are none here, and that is told."""
+    """The node's own sources are missing here, and that is reported."""
     nowhere = NodePaths(
         shim_roots=(str(tmp_path / "shim"),),
         procfs=str(tmp_path / "proc"),
@@ -279,15 +279,15 @@ def cluster_of(api):
         each.close()
 
 
-def test_a_right_that_is_missing_costs_its_own_view_and_is_told(api, api_namespace, cluster_of):
+def test_a_missing_right_costs_its_own_view_and_is_reported(api, api_namespace, cluster_of):
     asked = {"aliyun.com/gpu-mem": 8}
     api.client.create(objects.pod("one", api_namespace, limits=asked))
     reader = cluster_of(rule("pods", "list", "watch"))
     listed = look(ListingObserver(reader, Units()))
     assert listed.complete == {Coverage.PODS}
     assert "one" in {pod.ref.name for pod in listed.pods}
-    said = "\n".join(listed.notes)
-    assert all(word in said for word in ('"nodes"', '"sharepods"', "unhealthy GPUs"))
+    notes = "\n".join(listed.notes)
+    assert all(word in notes for word in ('"nodes"', '"sharepods"', "unhealthy GPUs"))
     with closing(WatchingObserver(reader, Units(), kinds=Watched(reader))) as watching:
         assert look(watching).complete == listed.complete
 

@@ -1,6 +1,6 @@
-"""The reconciler's rights: those that deploy/manifests gives suffice, and none of them is idle.
+"""The reconciler's rights: those in deploy/manifests suffice, and none of them is idle.
 
-The API server's own audit log tells who asked for what. Every request is authorized by itself, so
+The API server's own audit log records who asked for what. Every request is authorized by itself, so
 what is asked for is needed: without its line it would be refused.
 """
 
@@ -87,7 +87,7 @@ def namespace(audited):
 
 
 def asked(cluster, client) -> Iterator[tuple[Right, int]]:
-    """What a client has asked for, of all that rights are given for, and the answer's status."""
+    """What a client has asked for, of all that needs rights, and the answer's status."""
     for line in cluster.audit_log.read_text().splitlines():
         event = json.loads(line)
         about = event.get("objectRef", {})
@@ -150,7 +150,7 @@ def make_all_rules_act(stage, namespace):
         samples.node("gpu-2", "hami", annotations=lost),
         samples.node("gpu-3", "gpushare"),
         samples.node("gpu-4", "gaia"),  # whose gpu-admission may have a quota
-        # The same is said twice of their owner, so that the second time is counted.
+        # Their owner gets the same event twice, so that the second one is counted.
         *(samples.refused(samples.pod(f"sick-{at}", namespace=namespace)) for at in range(2)),
         *(of_an_owner_who_is_asked(row, namespace) for row in ROWS if row.judge),
         samples.unbound("unbound", namespace=namespace),
@@ -172,8 +172,8 @@ def test_the_rights_suffice_and_none_is_idle(audited, stage, namespace, tmp_path
         late = stage.put(samples.refused(samples.pod("late", namespace=namespace)))
         loop.wait_until(lambda: audited.client.find(late) is None, "the late one is evicted")
         assert loop.stop() == 0
-        said = loop.log()
-    assert "forbidden" not in said.lower()
+        log_text = loop.log()
+    assert "forbidden" not in log_text.lower()
 
     check_rights(audited, account, *CLUSTER_RIGHTS)
 
@@ -182,7 +182,7 @@ def test_the_rights_on_a_node_suffice_and_none_is_idle(audited, stage, namespace
     account = with_rights(audited, *NODE_RIGHTS, account="vgpu-reconciler-node", node=demo().node)
     command = Command(account, tmp_path)
     node = NodeOnStage(stage, namespace, tmp_path)
-    for name in ("notebook-bao", "detector", "notebook-bao"):  # the same said again is counted
+    for name in ("notebook-bao", "detector", "notebook-bao"):  # the same event again is counted
         pod = node.pod(name)
         forget = dict.fromkeys(pod["metadata"]["annotations"])
         audited.client.patch(pod, {"metadata": {"annotations": forget}})

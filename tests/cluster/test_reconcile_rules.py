@@ -1,4 +1,4 @@
-"""Every rule on a real API server: what is wrong is found, told, repaired, and put back if asked.
+"""Every rule on a real API server: each fault is found, reported, repaired, and undone on request.
 
 There are no controllers here: nothing happens but what a test does. The command is the real one,
 with just the rights of deploy/manifests.
@@ -34,7 +34,7 @@ from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 NODE = "gpu-1"
 STYLES = ("volcano", "hami", "gpushare", "gaia")
 ASKED_FOR = ("double_booked", "running_without_device", "lost_device", "kubeshare")
-"""Rules that act only where they are told to."""
+"""Rules that act only where they are configured to."""
 
 EDITED = {
     "assumed_unbound": "VgpuClaimCleared",
@@ -43,7 +43,7 @@ EDITED = {
     "stale_handshake": "VgpuHandshakeCleared",
     "kubeshare": "VgpuSharePodReset",
 }
-"""What an edit is called where Kubernetes tells of it."""
+"""What an edit is called in Kubernetes' events."""
 
 ALL_ON = AT_ONCE | {"rules": {rule: {"mode": "apply"} for rule in ASKED_FOR}}
 
@@ -76,9 +76,9 @@ Samples = tuple[Any, ...]
 class Case(NamedTuple):
     """A way in which one thing is wrong.
 
-    ``make`` gives the samples for a namespace: the first is the subject. What is not a node has
-    one of this ``style`` to be on. ``after`` are annotations of the subject once it is edited, None
-    for one that is removed; without them it is evicted.
+    ``make`` gives the samples for a namespace: the first is the faulty object. What is not a
+    node has one of this ``style`` to be on. ``after`` are annotations of the object after its edit,
+    None for one that is removed; without them it is evicted.
     """
 
     rule: str
@@ -108,8 +108,8 @@ REFUSALS = {
 
 def refused():
     for style in STYLES:
-        make, said = sick(style, samples.refused), samples.ALLOCATE
-        yield Case("refused", "unexpected_admission_error", style, make, said, "tidying")
+        make, message = sick(style, samples.refused), samples.ALLOCATE
+        yield Case("refused", "unexpected_admission_error", style, make, message, "tidying")
     for reason, cause in REFUSALS.items():
         make = sick("volcano", partial(samples.refused, reason=reason))
         yield Case("refused", cause, "volcano", make, reason, "tidying")
@@ -129,7 +129,7 @@ def cannot_start():
 
 def promised():
     for style in STYLES:
-        # Of gpu-manager nobody can tell once the kubelet has admitted the pod.
+        # gpu-manager leaves no sign of it once the kubelet has admitted the pod.
         make = sick(style, claim=Phase.ASSUMED, statuses=())
         yield Case("assumed_expired", "never_assigned", style, make, "assumed main")
         keys = samples.CODECS[style].claim_keys(samples.unbound(style=style))
@@ -172,8 +172,8 @@ def locks():
         yield Case("stale_lock", reason, "hami", make, f"is: {state}", "repair", after, owned)
     make = marked("volcano", lambda _: samples.lock(style="volcano"))
     after = {anonymous: None}
-    said = "no pod waits"
-    yield Case("stale_lock", "nobody_waits", "volcano", make, said, "repair", after, anonymous)
+    message = "no pod waits"
+    yield Case("stale_lock", "nobody_waits", "volcano", make, message, "repair", after, anonymous)
 
 
 def handshakes():
@@ -206,8 +206,8 @@ def on_a_lost_gpu(pod):
 
 def conflicts():
     unclaimed = sick("volcano", claim=None, phase="Running")
-    said = "no annotation names a device"
-    yield Case("running_without_device", "no_claim", "volcano", unclaimed, said)
+    message = "no annotation names a device"
+    yield Case("running_without_device", "no_claim", "volcano", unclaimed, message)
     lost = sick("volcano", on_a_lost_gpu)
     yield Case("lost_device", "device_missing", "volcano", lost, "GPU-f")
 
@@ -270,7 +270,7 @@ def neighbour(style, namespace):
 
 
 def put(stage, case, namespace):
-    """Make it so; the subject and the neighbour as the API server has them."""
+    """Make it so; the faulty object and its neighbour as the API server has them."""
     made = case.make(namespace)
     if not any(isinstance(each, Node) for each in made):
         stage.put(samples.node(NODE, case.style))
@@ -283,7 +283,7 @@ def annotations(client, obj):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
+def test_a_faulty_pod_is_found_and_repaired_and_its_neighbour_skipped(
     api, api_namespace, stage, command, case
 ):
     object_ref, well = put(stage, case, api_namespace)
@@ -325,7 +325,7 @@ def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
     again = command.plan()
     assert (again.code, again.actions, again.skipped) == (0, [], [])
 
-    intent, result = command.told()
+    intent, result = command.audit_records()
     assert (intent["event"], result["event"], result["outcome"]) == ("intent", "result", "done")
     for record in (intent, result):
         assert record["subject"]["uid"] == object_ref["metadata"]["uid"]
@@ -346,10 +346,10 @@ def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
     assert version(api.client, well) == untouched
 
 
-# ---------------------------------------------------------------- what is only told
+# ---------------------------------------------------------------- what is only reported
 
 
-def test_rules_that_take_away_what_runs_act_only_where_they_are_told_to(
+def test_rules_that_evict_running_pods_act_only_where_they_are_configured_to(
     api, api_namespace, stage, command
 ):
     command.configure(AT_ONCE)
@@ -398,7 +398,7 @@ def test_an_unhealthy_gpu_is_known_by_gpushares_config_map(api, api_namespace, s
     assert not is_evicted(api.client, well)
 
 
-def test_a_promise_that_was_kept_is_told_since_only_the_node_knows_the_gpu(
+def test_a_reservation_that_was_allocated_is_reported_since_only_the_node_knows_the_gpu(
     api, api_namespace, stage, command
 ):
     stage.put(samples.node(NODE, "volcano"))
@@ -408,7 +408,7 @@ def test_a_promise_that_was_kept_is_told_since_only_the_node_knows_the_gpu(
     assert entry["skip"] == "no_node_evidence"
 
 
-def test_a_share_pod_that_completes_for_ever_is_told_with_advice(
+def test_a_share_pod_that_completes_for_ever_is_reported_with_advice(
     api, api_namespace, stage, command
 ):
     stage.put(samples.node(NODE, "kubeshare"), samples.holder())
@@ -419,7 +419,7 @@ def test_a_share_pod_that_completes_for_ever_is_told_with_advice(
     assert "OnFailure" in entry["evidence"][-1]
 
 
-def test_a_claim_that_nobody_can_read_is_told_and_left_alone(api, api_namespace, stage, command):
+def test_a_claim_that_cannot_be_read_is_reported_and_skipped(api, api_namespace, stage, command):
     stage.put(samples.node(NODE, "gpushare"))
     torn = {"ALIYUN_COM_GPU_MEM_IDX": "two"}
     sick = samples.assumed("sick", "gpushare", namespace=api_namespace)

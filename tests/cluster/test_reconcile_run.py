@@ -73,8 +73,8 @@ class Program:
         return self._address()
 
     def _address(self):
-        found = re.search(r"addresses=\"?(http://[^\s\",]+)", self.log.read_text())
-        return found and found[1].rstrip("/")
+        match = re.search(r"addresses=\"?(http://[^\s\",]+)", self.log.read_text())
+        return match and match[1].rstrip("/")
 
     def get(self, path):
         with urllib.request.urlopen(self.url() + path, timeout=WAIT_SECONDS) as answer:
@@ -128,7 +128,7 @@ def sick(namespace, name="sick-0"):
     return samples.refused(samples.pod(name, namespace=namespace))
 
 
-def test_it_repairs_what_falls_ill_while_it_runs_and_tells_so_in_its_metrics(
+def test_it_repairs_faults_while_it_runs_and_counts_them_in_its_metrics(
     api, api_namespace, stage, start
 ):
     program = start("--mode=apply", "--every=1s", "--audit=-")
@@ -145,15 +145,15 @@ def test_it_repairs_what_falls_ill_while_it_runs_and_tells_so_in_its_metrics(
     assert found["vgpu_reconcile_api_requests_total", "201", "create"] >= 1
     assert found["vgpu_reconcile_last_success_timestamp_seconds",] > 0
     assert program.end() == 0
-    told = [json.loads(line) for line in program.process.stdout]
-    events = [(record["event"], record.get("outcome")) for record in told]
+    records = [json.loads(line) for line in program.process.stdout]
+    events = [(record["event"], record.get("outcome")) for record in records]
     assert events[:2] == [("intent", None), ("result", "done")]
     # A cycle that does not know of it yet finds the pod gone.
     assert {*events[2:]} <= {("intent", None), ("result", "gone")}
     assert 'msg="action done"' in program.log.read_text()
 
 
-def test_by_default_it_only_tells(api, api_namespace, stage, start):
+def test_by_default_it_only_reports(api, api_namespace, stage, start):
     pod = stage.put(sick(api_namespace))
     program = start("--every=1s")
     wait_until(
@@ -164,7 +164,7 @@ def test_by_default_it_only_tells(api, api_namespace, stage, start):
     assert not is_evicted(api.client, pod)
 
 
-def test_of_two_one_works_and_the_other_takes_over_at_once_when_it_is_told_to_end(
+def test_of_two_one_works_and_the_other_takes_over_at_once_when_the_first_is_stopped(
     api, api_namespace, stage, start
 ):
     first = start("--mode=apply", "--every=1s")
@@ -184,7 +184,7 @@ def test_of_two_one_works_and_the_other_takes_over_at_once_when_it_is_told_to_en
     wait_until(lambda: is_evicted(api.client, pod), "it works")
 
 
-def test_the_lease_is_given_back_at_the_end(api, stage, start):
+def test_the_lease_is_released_at_the_end(api, stage, start):
     program = start("--every=1s")
     wait_until(lambda: program.number("vgpu_reconcile_leader") == 1, "it leads")
     assert holder(api.client)
@@ -209,7 +209,9 @@ def test_a_port_in_use_is_one_clear_line(stage, start, command, tmp_path):
     assert "address already in use" in second.log.read_text()
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_and_the_process_stays(start, tmp_path, command):
+def test_a_cluster_that_cannot_be_reached_is_reported_and_the_process_stays(
+    start, tmp_path, command
+):
     nobody = json.loads(command.kubeconfig.read_text())
     nobody["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     command.kubeconfig = tmp_path / "nobody.json"

@@ -93,7 +93,7 @@ def refused(name, namespace, **fields):
 
 
 def on_a_lost_gpu(name, namespace, **fields):
-    """A running pod that its rule, which is told to act, would evict."""
+    """A running pod that its rule, which is configured to act, would evict."""
     pod = samples.pod(name, namespace=namespace, **fields)
     lost = {key: text.replace("GPU-", "GPU-f") for key, text in pod.annotations.items()}
     return replace(pod, annotations=lost)
@@ -107,7 +107,7 @@ def patch(client, obj, **metadata):
 
 
 def spared(namespace):
-    """A pod for each thing that protects one -> the reason that is told."""
+    """A pod for each thing that protects one -> the reported reason."""
     job = {"owner": samples.owner("Job", "once")}
     daemon = {"owner": samples.owner("DaemonSet", "everywhere")}
     custom = {"owner": samples.owner("RayCluster", "ray")}
@@ -138,7 +138,7 @@ def spared(namespace):
     return ill, reasons
 
 
-def test_whoever_is_protected_is_told_with_the_reason_and_left_alone(
+def test_a_protected_pod_is_reported_with_the_reason_and_skipped(
     api, api_namespace, stage, command
 ):
     stage.put(samples.node("gpu-2", "volcano", annotations={OPT_OUT: "false"}))
@@ -173,8 +173,8 @@ def test_share_pods_that_nobody_can_read_stop_nothing(
     entry = {"manager": "me", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
     entry |= {"fieldsV1": {"f:status": {}}, "time": "0000-01-01T00:00:00Z"}
     patch(api.client, pod, managedFields=[{**entry, "subresource": "status"}])
-    told = api.client.get(pod)["metadata"]["managedFields"]
-    assert "0000-01-01T00:00:00Z" in {each["time"] for each in told}
+    managed = api.client.get(pod)["metadata"]["managedFields"]
+    assert "0000-01-01T00:00:00Z" in {each["time"] for each in managed}
     with closing(WatchingObserver(cluster, Units())) as watching:
         seen = watching.view(time.time()).snapshot
         assert Coverage.SHARE_PODS in seen.complete
@@ -187,7 +187,7 @@ def test_share_pods_that_nobody_can_read_stop_nothing(
     assert is_evicted(api.client, pod)
 
 
-def test_a_pod_of_high_priority_is_left_alone(api, api_namespace, stage, command):
+def test_a_pod_of_high_priority_is_skipped(api, api_namespace, stage, command):
     about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     stage.put({**about, "metadata": {"name": "precious"}, "value": 1000})
     command.configure({**AT_ONCE, "priority_ceiling": 999})
@@ -213,8 +213,8 @@ def test_only_the_namespaces_that_are_named_are_touched(api, api_namespace, stag
         here, there = stage.put(refused("here", api_namespace), refused("there", other))
         applied = command.apply(f"--namespace={api_namespace}")
         assert [entry["name"] for entry in applied.actions] == ["here"]
-        told = {entry["name"]: entry["skip"] for entry in applied.skipped}
-        assert told == {"there": "other_namespace", "gpu-2": "other_namespace"}
+        skips = {entry["name"]: entry["skip"] for entry in applied.skipped}
+        assert skips == {"there": "other_namespace", "gpu-2": "other_namespace"}
         assert is_evicted(api.client, here)
         assert not is_evicted(api.client, there)
         stage.kubelet_ends()
@@ -245,7 +245,7 @@ def test_a_lock_is_kept_while_its_owner_may_need_it(api_namespace, stage, comman
     ("fields", "skip"),
     [({"plugin": False}, "plugin_not_ready"), ({"ready": False}, "node_not_ready")],
 )
-def test_a_pod_that_would_fail_again_is_left_alone(api_namespace, stage, command, fields, skip):
+def test_a_pod_that_would_fail_again_is_skipped(api_namespace, stage, command, fields, skip):
     stage.put(samples.node("gpu-2", "gaia", **fields))
     sick = samples.prestart_failed(
         samples.pod("sick", "gaia", namespace=api_namespace, node="gpu-2")
@@ -288,7 +288,7 @@ def outcomes(cycles, made):
     return [result.outcome for result in cycles.apply(made)]
 
 
-def test_a_pod_that_is_judged_otherwise_since_is_left_alone(api, api_namespace, stage, cycles):
+def test_a_pod_with_another_verdict_by_now_is_skipped(api, api_namespace, stage, cycles):
     pod = stage.put(refused("sick", api_namespace))
     cycle = cycles()
     made = cycle.make()
@@ -316,7 +316,7 @@ def test_nobody_is_touched_on_a_node_that_has_opted_out_since(api, api_namespace
     assert not is_evicted(api.client, pod)
 
 
-def test_a_pod_that_is_being_served_since_is_left_alone(api, api_namespace, stage, cycles):
+def test_a_pod_that_is_being_served_by_now_is_skipped(api, api_namespace, stage, cycles):
     pod = stage.put(samples.assumed("slow", namespace=api_namespace, statuses=()))
     cycle = cycles()
     made = cycle.make()
@@ -326,7 +326,7 @@ def test_a_pod_that_is_being_served_since_is_left_alone(api, api_namespace, stag
     assert not is_evicted(api.client, pod)
 
 
-def test_a_pod_that_changes_at_the_very_last_moment_each_time_is_left_alone(
+def test_a_pod_that_changes_at_the_very_last_moment_each_time_is_skipped(
     api, api_namespace, stage, cluster, cycles
 ):
     """After it was read once more, and just before the eviction: the API server refuses."""
@@ -369,7 +369,7 @@ def test_a_pod_that_is_gone_since_is_nobodys_trouble(api, api_namespace, stage, 
 
 def test_a_claim_whose_pod_is_bound_since_is_kept(api, api_namespace, stage, cycles):
     pod = stage.put(samples.unbound("slow", namespace=api_namespace))
-    told = pod["metadata"]["annotations"]
+    annotations = pod["metadata"]["annotations"]
     cycle = cycles()
     made = cycle.make()
     assert [entry.finding.rule for entry in made.plan.actions] == [Rule.ASSUMED_UNBOUND]
@@ -378,7 +378,7 @@ def test_a_claim_whose_pod_is_bound_since_is_kept(api, api_namespace, stage, cyc
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": about, "target": target}
     api.client.raw("POST", api.client.path(pod, "binding"), binding)
     assert outcomes(cycle, made) == [ActionOutcome.CHANGED]
-    assert api.client.get(pod)["metadata"]["annotations"] == told
+    assert api.client.get(pod)["metadata"]["annotations"] == annotations
 
 
 def test_a_lock_that_somebody_took_since_is_theirs(api, api_namespace, stage, cycles):
@@ -442,7 +442,7 @@ def test_what_was_edited_since_is_not_put_back(api, stage, command):
 
 
 def budget(stage, namespace, name, allowed):
-    """A budget, of which the controller that is not here says how many more may go."""
+    """A budget, whose missing controller would write how many more pods may go."""
     about = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
     made = stage.put(
         {
@@ -463,7 +463,7 @@ def budget(stage, namespace, name, allowed):
 
 @pytest.fixture
 def protected(api, api_namespace, stage, command):
-    """A running pod that the reconciler is told to evict, and that budgets select."""
+    """A running pod that the reconciler is configured to evict, and that budgets select."""
     command.configure(AT_ONCE | {"rules": {"lost_device": {"mode": "apply"}}, "deadline": "9s"})
     return stage.put(on_a_lost_gpu("sick", api_namespace), labels={"app": "web"})
 
@@ -495,7 +495,7 @@ def test_a_budget_that_allows_it_later_is_asked_again(api, api_namespace, stage,
     assert is_evicted(api.client, pod)
 
 
-def test_several_budgets_cannot_be_asked_and_it_is_said_so(
+def test_with_several_budgets_an_eviction_is_impossible_and_that_is_reported(
     api, api_namespace, stage, command, protected
 ):
     budget(stage, api_namespace, "one", 5)
@@ -511,8 +511,11 @@ def test_one_that_a_budget_refuses_does_not_hold_up_the_others(
     budget(stage, api_namespace, "keep-one", 0)
     others = stage.put(*(refused(f"sick-{at}", api_namespace) for at in range(3)))
     applied = command.apply()
-    told = sorted((each["name"], each["outcome"]) for each in applied.actions)
-    assert told == [("sick", "blocked_by_pdb"), *((f"sick-{at}", "done") for at in range(3))]
+    outcome_pairs = sorted((each["name"], each["outcome"]) for each in applied.actions)
+    assert outcome_pairs == [
+        ("sick", "blocked_by_pdb"),
+        *((f"sick-{at}", "done") for at in range(3)),
+    ]
     assert all(is_evicted(api.client, pod) for pod in others)
 
 
@@ -546,13 +549,15 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
     one = cycles()
     made = one.make()
     started = threading.Barrier(2, timeout=WAIT_SECONDS)
-    told = []
+    outcome_lists = []
 
     def apply(cluster, path):
         with Audit.open(str(path)) as audit:
             applier = Applier(cluster, audit)
             started.wait()
-            told.append([r.outcome for r in applier.apply(made.plan, unmoved(made.codecs))])
+            outcome_lists.append(
+                [r.outcome for r in applier.apply(made.plan, unmoved(made.codecs))]
+            )
 
     with ExitStack() as stack:
         threads = []
@@ -564,7 +569,7 @@ def test_two_that_apply_the_same_plan_at_once_evict_each_pod_once(
         for thread in threads:
             wait_ended(thread, "the plan is applied")
     assert len(made.plan.actions) == len(pods)
-    for results in map(set, zip(*told, strict=True)):
+    for results in map(set, zip(*outcome_lists, strict=True)):
         (other,) = results - {ActionOutcome.DONE}
         assert other in (ActionOutcome.GONE, ActionOutcome.CHANGED)
     assert all(is_evicted(stage.client, pod) for pod in pods)

@@ -102,9 +102,9 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
         check_shares(control_plane, driver, results, expected)
         check_missing_spec(driver, resource_claims[0])
         check_without_state(control_plane, driver, resource_claims[2], results)
-    found = prepared(node)
-    assert found["claim-0"][0] == {pods[0]["metadata"]["uid"], pods[-1]["metadata"]["uid"]}
-    assert {name: own for name, (_, (own,)) in found.items()} == devices
+    preparation = prepared(node)
+    assert preparation["claim-0"][0] == {pods[0]["metadata"]["uid"], pods[-1]["metadata"]["uid"]}
+    assert {name: own for name, (_, (own,)) in preparation.items()} == devices
 
     node.restart_kubelet()
     node.wait_ready()
@@ -122,8 +122,8 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
             seconds=RETRIED_SECONDS,
         )
     wait_until(lambda: shown(node) == expected, "the same after a reboot")
-    found = prepared(node)  # where this kubelet has written each device twice
-    assert {name: own for name, (_, (own,)) in found.items()} == devices
+    preparation = prepared(node)  # where this kubelet has written each device twice
+    assert {name: own for name, (_, (own,)) in preparation.items()} == devices
     if shares:
         driver.wait_published()
         check_shares(control_plane, driver, results, expected)
@@ -208,10 +208,10 @@ def test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves(
             for side in ("left", "right")
         )
         assert shown(node) == expected
-        found = prepared(node)
-        assert sorted(found) == sorted(names)
-        assert {len(uids) for uids, _ in found.values()} == {2}
-        assert len({device for _, (device,) in found.values()}) == (2 if shares else IN_WAVE)
+        preparation = prepared(node)
+        assert sorted(preparation) == sorted(names)
+        assert {len(uids) for uids, _ in preparation.values()} == {2}
+        assert len({device for _, (device,) in preparation.values()}) == (2 if shares else IN_WAVE)
         if shares:
             check_shares(control_plane, driver, results, expected)
         if wave == 2:

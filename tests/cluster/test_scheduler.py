@@ -89,14 +89,14 @@ BROKEN_ANSWERS = {
     "unexpected EOF": Fault(cut=True),
     "Client.Timeout exceeded": Fault(late=threading.Event()),
 }
-"""What kube-scheduler says of a broken answer -> how it is broken. The late one never comes."""
+"""kube-scheduler's message for a broken answer -> how it is broken. The late one never comes."""
 
 
 @pytest.mark.parametrize("verb", ["/filter", "/prioritize", "/bind"])
 def test_a_broken_answer_of_any_kind_neither_overcommits_nor_loses_a_pod(bed, tmp_path, verb):
     """Each of the first pods has its first answer broken in another way.
 
-    kube-scheduler places a pod without scores; of all else it says what was wrong, and tries again.
+    kube-scheduler places a pod without scores; for all else it reports the error, and tries again.
     """
     for number in range(2):
         bed.node("gpushare", f"gpushare-a{number}")
@@ -121,7 +121,7 @@ def wait_for_event(bed, uid, text):
     pod = {"metadata": {"uid": uid}}
     wait_until(
         lambda: any(text in event["message"] for event in bed.client.events(pod)),
-        f"an event says {text!r}",
+        f"an event has {text!r}",
         context=lambda: str([event["message"] for event in bed.client.events(pod)]),
     )
 
@@ -146,7 +146,7 @@ def test_pods_that_are_bound_in_another_order_than_decided_fit(bed):
             return Fault()
         with lock:
             gate = gates.setdefault(body["PodUID"], threading.Event())
-            if len(gates) >= 8:  # the ninth arrives too, where one of the eight was given up
+            if len(gates) >= 8:  # the ninth arrives too, where one of the eight timed out
                 waiting = list(gates.values())
                 random.Random(1).shuffle(waiting)
                 for each in waiting:
@@ -161,7 +161,7 @@ def test_pods_that_are_bound_in_another_order_than_decided_fit(bed):
 
 
 def test_a_killed_extender_forgets_nothing(bed):
-    """kill -9 after a binding that kube-scheduler was not told of, and before one."""
+    """kill -9 after a binding that kube-scheduler did not learn of, and before one."""
     bed.node("volcano", "volcano-k")
     reached = threading.Event()
     gate = threading.Event()
@@ -312,7 +312,7 @@ def test_an_original_plugin_finds_the_lock_of_its_pod_before_the_next_one_is_bou
 
 
 def refused(extender, line):
-    """The program ends by itself, and its log has one line that says why."""
+    """The program ends by itself, and its log has one line with the reason."""
     extender.launch()
     assert extender.daemon.wait() == 1
     errors = [text for text in extender.daemon.log().splitlines() if '"error"' in text.lower()]

@@ -1,4 +1,4 @@
-"""kube-scheduler's own verdict on the files of which check-config says what it refuses.
+"""kube-scheduler's own verdict on the files that check-config checks.
 
 It needs no API server: it reads its file, builds its extenders, writes what it has read, and ends.
 """
@@ -63,7 +63,7 @@ BOTH = REFUSED | UNKNOWN_TO_US
 
 
 @pytest.mark.parametrize(("config", "trap", "field"), BOTH.values(), ids=BOTH)
-def test_kube_scheduler_refuses_what_is_said_to_be_refused(verdict, config, trap, field):
+def test_kube_scheduler_refuses_what_the_check_refuses(verdict, config, trap, field):
     assert FIELDS.get(trap, field) in verdict(config)
 
 

@@ -165,10 +165,10 @@ class Fleet:
     def state(self):
         """Of those that do not run."""
         others = [pod for pod in self.pods() if not objects.ready(pod)]
-        said = [
+        messages = [
             (pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"]) for pod in others
         ]
-        return f"{len(said)} pods: {said[:5]}"[:5000]
+        return f"{len(messages)} pods: {messages[:5]}"[:5000]
 
     def tenants(self, system):
         """What the plugin's own checkpoint keeps: UID -> GPU and GiB."""

@@ -32,7 +32,7 @@ def documents(chart, namespace, product_image):
 
 @pytest.fixture
 def installed(control_plane):
-    """Makes objects in the order in which they are given; all are gone at the end."""
+    """Makes objects in the order of the arguments; all are gone at the end."""
     made = []
     yield lambda documents: made.extend(install(control_plane.client, documents))
     uninstall(control_plane.client, made)

@@ -193,7 +193,7 @@ def test_a_preemption_frees_one_gpu_and_keeps_it_for_its_pod(bed, tmp_path):
     check(bed, bed.pods(bed.namespace))
 
 
-def test_the_event_says_where_kube_schedulers_preemption_is_blind(bed):
+def test_the_event_explains_where_kube_schedulers_preemption_is_blind(bed):
     """The node's sums suffice, so that kube-scheduler finds nobody to preempt."""
     bed.node("gpushare", "gpushare-b")
     for number in range(2):

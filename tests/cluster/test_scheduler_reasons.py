@@ -35,7 +35,7 @@ def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed, figure
     try:
         waiting = bed.start("waits", bed.namespace, "gpushare", 1)
         bed.wait_refused(waiting, "the GPUs are unhealthy")
-        # The condition that says so is an event of the pod, for which it is tried again at once.
+        # The condition with the reason is an event of the pod, for which it is tried again at once.
         wait_until(lambda: len(tries_of(bed, waiting)) > 1, "the pod was tried twice")
         started = time.monotonic()
         bed.client.patch(config, {"data": {"gpus": "0"}})

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.thorough("schedulers")
 
 FLAGS = (f"--volcano.memory-factor={UNIT_MIB}",)
 NO_ROOM = "no GPU has enough free memory"
-"""Said of pods that have room on all GPUs together; kube-scheduler itself refuses larger ones."""
+"""For pods with room on all GPUs together; kube-scheduler itself refuses larger ones."""
 
 
 def register(kind, plugin):
-    """Tells the API server of the node's GPUs, as the original plugin does."""
+    """Registers the node's GPUs at the API server, as the original plugin does."""
     path, memory = f"/api/v1/nodes/{plugin.node.name}", GPU_GIB * 1024
     match kind.name:
         case "volcano":
@@ -90,7 +90,7 @@ class Pods:
         return [units[name] / in_gib for name in names]
 
     def wait_refused(self, pod):
-        """Until it is said that no GPU has room for it."""
+        """Until it is reported that no GPU has room for it."""
         self.client.wait_for(pod, lambda pod: NO_ROOM in condition_message(pod), NO_ROOM)
 
 

@@ -19,7 +19,7 @@ exec 3<>$HOSTNAME.in 4<>$HOSTNAME.other.in
  exec ./client -t 60000 $POD_MANAGER_IP $port $POD_NAME <&4 >$HOSTNAME.other.out) &
 exec ./client $POD_MANAGER_IP $POD_MANAGER_PORT $POD_NAME <&3 >$HOSTNAME.out
 """
-"""The client, which reads commands; and another one, for a port that it is given."""
+"""The client, which reads commands; and another one, for a port in its command."""
 
 
 def token_daemon(chart, namespace, node):

@@ -81,7 +81,7 @@ def test_no_error_is_status_0(tmp_path):
     assert "0 errors, 1 warning" in result.output
 
 
-def test_what_is_not_in_the_dump_is_said(tmp_path):
+def test_what_is_not_in_the_dump_is_reported(tmp_path):
     result = run(*dumped(tmp_path, GOOD[:1]), "-o", "json")
     findings = json.loads(result.stdout)["findings"]
     unread = {each["about"] for each in findings if each["reason"] == "not_read"}

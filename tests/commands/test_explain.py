@@ -89,7 +89,7 @@ def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):
 
 
 def test_a_pod_and_nodes_with_a_taint(tmp_path):
-    """A node that does not take the pod is not said to have room for it."""
+    """A node that does not take the pod is not reported to have room for it."""
     waits, tainted, absent = CLOSED[-1], sample.volcano_node("gpu-4", 7), ITEMS[1]
     tainted["spec"]["taints"] = [{"key": "gpu", "value": "a100", "effect": "NoSchedule"}]
     result = run("pod", "ml/waits", *dumped(tmp_path, [waits, tainted, absent]), terminal_width=100)

@@ -143,7 +143,7 @@ def test_containers_are_named_where_a_pod_shows_several(tmp_path):
     assert "ml/q " in screen
 
 
-def test_conflicts_are_told_in_words(dump):
+def test_conflicts_are_explained_in_sentences(dump):
     pods = [sample.volcano_pod(f"p{n}", "gpu-1", 1, 30000) for n in range(2)]
     printed = " ".join(run("--from", dump(NODES[0], *pods)).output.split())
     assert "Conflicts: 1 gpu-1 GPU-00000001" in printed
@@ -159,7 +159,7 @@ def test_a_gpu_of_which_too_much_is_held_is_red(tmp_path):
     assert f"\x1b[1;31m{'█' * 12}" in screen
 
 
-def test_a_node_that_is_not_ready_or_unknown_or_cordoned_says_so(dump):
+def test_a_node_that_is_not_ready_or_unknown_or_cordoned_is_marked(dump):
     printed = run(
         "--from",
         dump(
@@ -178,23 +178,23 @@ def test_wide_has_uuids_models_sources_and_free_memory(dump):
     assert "volcano uid-of-ml-infer-0 (annotations)\n" in printed
 
 
-def test_a_cluster_that_shares_nothing_says_so(dump):
+def test_a_cluster_that_shares_nothing_is_reported(dump):
     result = run("--from", dump(sample.node("n"), sample.pod("p", "n")))
     assert result.output.startswith("No node shares GPUs.\n")
     assert result.exit_code == 0
 
 
-def test_where_nothing_is_shown_it_says_what_was_looked_for(dump):
+def test_where_nothing_is_shown_the_searched_schemes_are_named(dump):
     """The others do share: that nobody does would be wrong."""
     path = dump(NODES[0], sample.node("cpu-1"))
-    told = {
+    words_by_flags = {
         ("cpu-1",): "Node cpu-1 shares no GPUs.\n",
         ("--scheme", "gaia"): "No node shares GPUs by gaia.\n",
         ("gpu-1", "--scheme", "gaia"): "Node gpu-1 shares no GPUs by gaia.\n",
         ("-n", "none"): "No selected pod has a share of a GPU.\n",
         ("gpu-1", "-l", "app=none"): "No selected pod has a share of a GPU of gpu-1.\n",
     }
-    for flags, words in told.items():
+    for flags, words in words_by_flags.items():
         assert run(*flags, "--from", path).output.startswith(words)
 
 
@@ -283,10 +283,10 @@ def test_a_pod_that_does_not_run_has_its_state_beside_its_phase(tmp_path):
 
 
 def test_the_json_has_the_state_of_every_pod(dump):
-    told = json.loads(run("--from", dump(*STUCK), "-o", "json").output)
+    document = json.loads(run("--from", dump(*STUCK), "-o", "json").output)
     states = {
         holding["pod"]["name"]: holding["podState"]
-        for holding in told["nodes"][0]["devices"][0]["holdings"]
+        for holding in document["nodes"][0]["devices"][0]["holdings"]
     }
     assert states["a-ends"] == {
         "phase": "Running",
@@ -306,16 +306,20 @@ def test_the_json_has_the_state_of_every_pod(dump):
 
 def test_the_json_follows_its_documented_shape(dump):
     result = run("--from", dump(), "-o", "json")
-    told = msgspec.json.decode(result.output, type=InventoryDocument)
-    assert (told.api_version, told.kind) == ("vgpu.dev/v1alpha1", "Inventory")
-    node = told.nodes[0]
+    document = msgspec.json.decode(result.output, type=InventoryDocument)
+    assert (document.api_version, document.kind) == ("vgpu.dev/v1alpha1", "Inventory")
+    node = document.nodes[0]
     gpu = node.devices[0]
     assert (node.name, gpu.uuid) == ("a100-1", sample.uuid(1))
     assert gpu.memory_held_bytes + gpu.memory_free_bytes == gpu.memory_bytes
     assert sum(h.memory_bytes for h in gpu.holdings) == gpu.memory_held_bytes
-    assert {one.reason for one in told.pending} >= {"unreadable", "unschedulable", "not_assigned"}
-    assert told.conflicts[0].type == "device_unhealthy"
-    assert [capacity.scheme for capacity in told.free_capacities] == [
+    assert {one.reason for one in document.pending} >= {
+        "unreadable",
+        "unschedulable",
+        "not_assigned",
+    }
+    assert document.conflicts[0].type == "device_unhealthy"
+    assert [capacity.scheme for capacity in document.free_capacities] == [
         "volcano",
         "gpushare",
         "gaia",
@@ -333,19 +337,19 @@ KEYS_OF_JSON = {
 
 
 def test_the_documentation_names_every_field_of_the_json(dump):
-    told = json.loads(run("--from", dump(), "-o", "json").output)
+    document = json.loads(run("--from", dump(), "-o", "json").output)
     text = (ROOT / "docs" / "inspect.md").read_text()
     for part, keys in KEYS_OF_JSON.items():
-        assert " ".join(told[part][0]) == keys
-    fields = set(told)
+        assert " ".join(document[part][0]) == keys
+    fields = set(document)
     for part in (*KEYS_OF_JSON,):
-        fields |= set(told[part][0])
-    gpu = told["nodes"][0]["devices"][0]
+        fields |= set(document[part][0])
+    gpu = document["nodes"][0]["devices"][0]
     fields |= {*gpu, *gpu["holdings"][0], *gpu["holdings"][0]["podState"]}
     assert {field for field in fields if f"`{field}`" not in text} == set()
 
 
-def test_yaml_says_the_same_as_json(dump):
+def test_yaml_has_the_same_content_as_json(dump):
     path = dump()
     as_json = run("--from", path, "-o", "json").output
     as_yaml = yaml.safe_load(run("--from", path, "-o", "yaml").output)
@@ -355,16 +359,16 @@ def test_yaml_says_the_same_as_json(dump):
     assert as_yaml["asOf"] == json.loads(as_json)["asOf"]  # RFC 3339, not YAML's own form
 
 
-def test_the_json_tells_whose_words_conflict(dump):
+def test_the_json_names_the_sources_that_conflict(dump):
     pods = [sample.volcano_pod(f"p{n}", "gpu-1", 1, 30000) for n in range(2)]
     (conflict,) = json.loads(run("--from", dump(NODES[0], *pods), "-o", "json").output)["conflicts"]
     assert (conflict["type"], conflict["pod"]) == ("overcommitted", None)
-    said = conflict["statements"]
-    assert [(one["source"], one["pod"]["name"], one["container"]) for one in said] == [
+    statements = conflict["statements"]
+    assert [(one["source"], one["pod"]["name"], one["container"]) for one in statements] == [
         ("annotations", "p0", "main"),
         ("annotations", "p1", "main"),
     ]
-    assert said[0]["where"] == "annotations of ml/p0"
+    assert statements[0]["where"] == "annotations of ml/p0"
 
 
 # ---------------------------------------------------------------- what is read
@@ -376,19 +380,19 @@ def test_a_dump_may_come_from_standard_input_and_in_parts(dump):
     assert "2 pods with devices" in result.output
 
 
-def test_configmaps_in_the_dump_tell_unhealthy_gpus(dump):
+def test_configmaps_in_the_dump_mark_unhealthy_gpus(dump):
     node = sample.gpushare_node("infer-1", gpus=2)
     assert "unhealthy is not known" in run("--from", dump(node)).output.replace("\n  ", " ")
-    told = run("--from", dump(node, sample.unhealthy("infer-1", "1"))).output
-    assert "GPU 1          unhealthy" in told
-    assert "not known" not in told
+    output = run("--from", dump(node, sample.unhealthy("infer-1", "1"))).output
+    assert "GPU 1          unhealthy" in output
+    assert "not known" not in output
 
 
 def test_the_age_of_things_is_that_at_the_time_of_the_dump(dump):
     assert "12m" in run("--from", dump(*NODES)).output
 
 
-def test_a_dump_without_nodes_or_pods_says_what_is_missing(dump):
+def test_a_dump_without_nodes_or_pods_names_what_is_missing(dump):
     assert "there are no nodes" in run("--from", dump(NODES[1])).output
     assert "there are no pods" in run("--from", dump(NODES[0])).output
 
@@ -410,9 +414,9 @@ def test_one_scheme(dump):
 
 @pytest.mark.parametrize(("flags", "print_"), [((), summary), (("-d",), details)])
 def test_legacy_prints_the_originals_bytes(dump, flags, print_):
-    told = read(sample.items())
+    inventory = read(sample.items())
     result = run("--from", dump(), "--scheme", "gpushare", "--legacy", *flags)
-    assert result.output == print_(told.nodes, told.pods)
+    assert result.output == print_(inventory.nodes, inventory.pods)
     assert "infer-1" in result.output
 
 
@@ -444,7 +448,7 @@ def test_a_file_that_is_no_dump_is_an_error_that_names_it(tmp_path, content):
     assert "kubectl get nodes,pods -A -o json" in result.output
 
 
-def test_a_dump_that_is_empty_is_told_from_a_broken_one():
+def test_a_dump_that_is_empty_is_distinguished_from_a_broken_one():
     """As ``kubectl get … | vgpu inspect --from -`` gives it when kubectl fails."""
     result = run("--from", "-", input="\n")
     assert (result.exit_code, result.output) == (
@@ -481,7 +485,7 @@ def test_flags_that_make_no_sense_are_refused(flags, complaint):
     assert complaint in result.output
 
 
-def test_without_any_cluster_it_says_what_to_do(monkeypatch, tmp_path):
+def test_without_any_cluster_it_explains_what_to_do(monkeypatch, tmp_path):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

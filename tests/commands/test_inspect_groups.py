@@ -125,7 +125,7 @@ def test_the_table_names_the_tightest_limit_and_what_is_wrong(source):
     assert any("is contradicted by 99000 (ResourceQuota dev/high" in line for line in lines)
 
 
-def test_an_empty_cluster_is_said(tmp_path):
+def test_an_empty_cluster_is_reported(tmp_path):
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(sample.dump([sample.node("n")])))
     result = run("inspect", "--from", str(path), "--by", "owner")

@@ -48,24 +48,24 @@ def test_they_are_shown_with_what_they_are_recognised_by(tmp_path):
 
 
 def test_the_document_has_them_and_nothing_about_them_is_pending(tmp_path):
-    told = json.loads(run(tmp_path, "-o", "json"))
-    assert told["pending"] == told["conflicts"] == []
-    first = told["otherSchedulers"][0]
+    document = json.loads(run(tmp_path, "-o", "json"))
+    assert document["pending"] == document["conflicts"] == []
+    first = document["otherSchedulers"][0]
     assert (first["node"], first["scheduler"], first["key"]) == (
         "kai",
         "KAI Scheduler",
         "runai-gpu-group",
     )
-    (nvidia,) = told["nvidia"]
+    (nvidia,) = document["nvidia"]
     assert (nvidia["held"], nvidia["holders"]) == (2, [])
 
 
 def test_a_part_of_the_inventory_has_its_own(tmp_path):
-    told = json.loads(run(tmp_path, "kai", "-o", "json"))
-    assert [one["pod"]["name"] for one in told["otherSchedulers"]] == [
+    document = json.loads(run(tmp_path, "kai", "-o", "json"))
+    assert [one["pod"]["name"] for one in document["otherSchedulers"]] == [
         "gpu-reservation-1",
         "koord",
         "tenant",
     ]
-    told = json.loads(run(tmp_path, "--scheme", "volcano", "-o", "json"))
-    assert told["otherSchedulers"] == []
+    document = json.loads(run(tmp_path, "--scheme", "volcano", "-o", "json"))
+    assert document["otherSchedulers"] == []

@@ -133,7 +133,7 @@ def test_the_table_has_a_column_for_how_many_are_measured(cluster):
     assert dev[-4:] == ["-", "-", "0/1", "-"]
 
 
-def test_without_a_server_it_is_said_and_no_number_is_made_up(source):
+def test_without_a_server_no_number_is_made_up_and_that_is_reported(source):
     result = run(*source, "-o", "json")
     assert measured(result) == {"ml": None, "dev": None}
     assert "used and idle are not shown" in notes(result)[-1]

@@ -1,4 +1,4 @@
-"""No command prints what somebody else wrote as a control character: text, documents, errors."""
+"""No command prints a control character of others' texts: text, documents, errors."""
 
 import ast
 import copy

@@ -1,4 +1,4 @@
-"""The screen of `vgpu top`, from values: what it says, and that it always fits."""
+"""The screen of `vgpu top`, from values: what it shows, and that it always fits."""
 
 import msgspec
 import pytest
@@ -54,10 +54,10 @@ def order(shown, sort):
     return [line[5] for line in lines if line[2:5] == "ml/"]
 
 
-# ---------------------------------------------------------------- what it says
+# ---------------------------------------------------------------- what it shows
 
 
-def test_a_gpu_tells_how_busy_full_hot_and_hungry_it_is():
+def test_a_gpu_shows_utilisation_memory_temperature_and_power():
     shown = text(state())
     assert " GPU 0  NVIDIA A10   GPU-aaaaaaaa   41 °C   75 of 150 W" in shown
     assert " 50% " in shown
@@ -65,7 +65,7 @@ def test_a_gpu_tells_how_busy_full_hot_and_hungry_it_is():
     assert "no container holds a share of this GPU" in shown
 
 
-def test_a_container_tells_used_limit_accounted_and_utilisation():
+def test_a_container_shows_used_limit_accounted_and_utilisation():
     line = row(
         state(share("a", used=3 * GIB, limit=4 * GIB, accounted=GIB, utilization=0.25)), "/a/"
     )
@@ -91,7 +91,7 @@ def test_over_the_limit_is_counted_in_the_heading():
     assert "1 GPU, 2 shares, 1 over the limit" in text(shown)
 
 
-def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
+def test_an_unusual_state_is_shown_in_place_of_the_scheme_or_beside_it():
     blocked = state(share("a", blocked=True))
     assert "blocked" in row(blocked, "/a/")
     assert "volcano   blocked" in row(blocked, "/a/", columns=120)
@@ -142,7 +142,7 @@ def test_the_explanation_of_keys_is_whole_in_any_width(columns):
 # ---------------------------------------------------------------- trouble
 
 
-def test_before_the_first_page_it_waits_or_says_why():
+def test_before_the_first_page_it_waits_or_shows_the_error():
     assert "waiting for the first page" in text(ScreenState("there"))
     assert " NO ANSWER: refused" in text(ScreenState("there", trouble="refused"))
 
@@ -156,7 +156,7 @@ def test_a_page_that_stands_still_is_called_stale():
     assert " NO ANSWER for 5 s: no answer within 5 s - below is the last page" in trouble
 
 
-def test_a_collector_that_fails_and_a_driver_that_hangs_are_said():
+def test_a_collector_that_fails_and_a_driver_that_hangs_are_shown():
     shown = text(state(failing=("nvml (timeout)",), stuck_seconds=31.0))
     assert " the driver is overdue by 31 s; failing: nvml (timeout)" in shown
 
@@ -318,7 +318,7 @@ def test_a_size_never_takes_more_than_its_column(count):
         (79.6 * GIB, "79.6G"), (99.96 * GIB, "100G"), (999.6 * GIB, "1.0T"),
     ],
 )  # fmt: skip
-def test_sizes_are_told_in_the_largest_unit(count, words):
+def test_sizes_are_shown_in_the_largest_unit(count, words):
     assert short(count) == words
 
 
@@ -367,7 +367,7 @@ def test_no_column_runs_into_another_in_any_width(columns):
         assert line[:end].endswith(amount)
 
 
-def test_a_name_without_room_keeps_its_telling_end():
+def test_a_name_without_space_keeps_its_distinctive_end():
     long = share("train-7f9d8c6b5d-vv2kx")
     assert fitted_name(long, 40) == "ml/train-7f9d8c6b5d-vv2kx/main"
     assert fitted_name(long, 16) == "…f9d8c6b5d-vv2kx"

@@ -1,4 +1,4 @@
-"""What the terminal sends, as keys: whole, in pieces, and as nonsense."""
+"""What the terminal sends, as keys: whole, in parts, and as nonsense."""
 
 import pytest
 from hypothesis import given
@@ -18,12 +18,12 @@ from vgpucli.top.keys import (
 )
 
 
-def test_every_key_is_what_the_table_says():
+def test_every_key_has_the_effect_in_the_table():
     for sent, key in KEYS.items():
         assert typed(sent).keys == (key,)
 
 
-def test_keys_in_one_piece_are_told_apart():
+def test_keys_in_one_read_are_distinguished():
     assert typed(b"m\x1b[B\x1b[6~q").keys == (
         Sort.MEMORY,
         Move.DOWN,
@@ -38,11 +38,11 @@ def test_other_keys_mean_nothing_and_hide_nothing():
 
 
 @given(st.lists(st.sampled_from(sorted(KEYS.keys() - {b"/"}))), st.data())
-def test_keys_that_arrive_in_pieces_are_the_same_keys(sent, data):
+def test_keys_that_arrive_in_parts_are_the_same_keys(sent, data):
     stream = b"".join(sent)
     cut = data.draw(st.integers(0, len(stream)))
     if stream[cut - 1 : cut] == b"\x1b":
-        cut -= 1  # there Escape itself cannot be told from the beginning of a key
+        cut -= 1  # there Escape itself looks like the beginning of a key
     first = typed(stream[:cut])
     second = typed(first.rest + stream[cut:])
     assert (*first.keys, *second.keys) == tuple(KEYS[key] for key in sent)

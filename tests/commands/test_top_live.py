@@ -267,7 +267,7 @@ def test_flags_that_cannot_work_are_refused(flags, words):
     assert words in result.stderr
 
 
-def test_one_frame_of_nobody_is_an_error_that_says_why(tmp_path):
+def test_one_frame_without_data_is_an_error_with_its_reason(tmp_path):
     arguments = [*TOP, "--once", "--url=http://127.0.0.1:9"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")

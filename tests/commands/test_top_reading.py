@@ -48,7 +48,7 @@ vgpu_sample_interval_seconds 15
 {MARK}"""
 
 
-def test_a_page_tells_gpus_containers_and_what_fails():
+def test_a_page_has_gpus_containers_and_failures():
     reading = read_page(PAGE)
     assert reading.devices == (
         PageDevice(GPU, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
@@ -154,7 +154,7 @@ def test_no_label_can_command_the_terminal():
         ('vgpu_gpu_up{uuid="a" 1\n' + MARK, "not a metrics page"),
     ],
 )
-def test_what_is_no_page_is_said_to_be_none(page, why):
+def test_what_is_no_page_is_reported_as_none(page, why):
     with pytest.raises(PageError, match=why):
         read_page(page)
 

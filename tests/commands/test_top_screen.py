@@ -57,6 +57,6 @@ def test_a_repaint_writes_all_again(screen):
     assert written().count("one") == 2
 
 
-def test_a_terminal_that_was_never_told_its_size_has_the_usual_one(screen):
+def test_a_terminal_of_unknown_size_has_the_usual_one(screen):
     shown, _ = screen
     assert shown.size() == Size(80, 24)

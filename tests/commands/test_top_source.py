@@ -126,14 +126,14 @@ def test_certificates_and_a_password_open_a_secured_exporter(tmp_path, pki, secu
     assert Exporter(secured, access(tmp_path, pki)).page() == PAGE
 
 
-def test_a_wrong_password_is_told_with_what_to_do(tmp_path, pki, secured):
+def test_a_wrong_password_is_reported_with_what_to_do(tmp_path, pki, secured):
     exporter = Exporter(secured, access(tmp_path, pki, password="guess"))
     assert why(exporter) == (
         "HTTP status 401: it asks for a password: --username and --password-file"
     )
 
 
-def test_an_unknown_authority_is_told_with_what_to_do(tmp_path, pki, secured):
+def test_an_unknown_authority_is_reported_with_what_to_do(tmp_path, pki, secured):
     (tmp_path / "other").mkdir()
     other = Pki(tmp_path / "other", "other")
     exporter = Exporter(secured, access(tmp_path, pki, ca_file=str(other.ca)))
@@ -148,7 +148,7 @@ def test_without_the_certificate_it_asks_for_there_is_no_page(tmp_path, pki, sec
 # ---------------------------------------------------------------- no answer
 
 
-def test_where_nobody_listens_it_says_so():
+def test_an_address_without_a_listener_is_reported():
     with socket.create_server((own_loopback(), 0)) as taken:
         host, port = taken.getsockname()
     with pytest.raises(Unanswered) as error:
@@ -157,7 +157,7 @@ def test_where_nobody_listens_it_says_so():
     assert str(error.value) == "connection refused"
 
 
-def test_an_exporter_that_is_silent_is_given_up():
+def test_an_exporter_that_is_silent_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert why(Exporter(url, ClientOptions(), timeout=0.2)) == "no answer within 0.2 s"

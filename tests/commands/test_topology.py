@@ -84,12 +84,14 @@ def make_gpu(number, parent="", **info):
     )
 
 
-def given(pod, device, memory=None, cores=None, *, container="main", scheme=Scheme.VOLCANO, **told):
-    """One source's word: the container has this share of the device."""
+def given(
+    pod, device, memory=None, cores=None, *, container="main", scheme=Scheme.VOLCANO, **fields
+):
+    """One source's statement: the container has this share of the device."""
     ref = PodRef(f"uid-{pod}", "ml", pod)
     share = Share(device, memory, cores)
     whole = Statement(Source.CHECKPOINT, ref, container, (share,), scheme)
-    return msgspec.structs.replace(whole, **told)
+    return msgspec.structs.replace(whole, **fields)
 
 
 def used(pod, device, container="main", **known):
@@ -136,7 +138,7 @@ def test_gpus_that_nobody_has_are_available_and_those_with_a_share_are_not():
 
 
 def test_a_share_known_only_by_its_pods_annotation_is_drawn():
-    told = {
+    annotations = {
         "volcano.sh/vgpu-node": NODE,
         "volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,4,30:",
         "volcano.sh/devices-to-allocate": "GPU-1,NVIDIA,4,30:",
@@ -146,7 +148,7 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     waiting = Pod(
         PodRef("uid-a", "ml", "a"),
         node=NODE,
-        annotations=told,
+        annotations=annotations,
         containers=(Container("main", limits),),
         phase="Pending",
     )
@@ -160,21 +162,21 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     assert text.startswith("ROOT:1\n")
     assert gpu_line(text, 1)["allocatableCores"] == 70
     assert gpu_line(text, 1)["allocatableMemory"] == 12 * GIB
-    told = usages(state_of(promised, TWO, None, None, lambda *_: None)).usage["uid-a"]
-    assert (told.project, told.spec["main"].gpu, told.spec["main"].mem) == ("ml", 0.3, 4096)
-    assert [one.card_idx for one in told.stat["main"].dev] == ["1"]
+    usage = usages(state_of(promised, TWO, None, None, lambda *_: None)).usage["uid-a"]
+    assert (usage.project, usage.spec["main"].gpu, usage.spec["main"].mem) == ("ml", 0.3, 4096)
+    assert [one.card_idx for one in usage.stat["main"].dev] == ["1"]
     assert list(unknown(promised, TWO, lambda *_: LinkLevel.PIX)) == []
 
 
 def test_cores_and_memory_are_taken_apart_from_one_another():
     halves = [given(pod, "GPU-0", 4 * GIB, 500) for pod in "ab"]
-    told = gpu_line(drawn(view(*halves)), 0)
-    assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 8 * GIB)
+    line = gpu_line(drawn(view(*halves)), 0)
+    assert (line["allocatableCores"], line["allocatableMemory"]) == (0, 8 * GIB)
 
 
 def test_who_has_all_cores_has_all_memory():
-    told = gpu_line(drawn(view(given("a", "GPU-0", 4 * GIB, 1000))), 0)
-    assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 0)
+    line = gpu_line(drawn(view(given("a", "GPU-0", 4 * GIB, 1000))), 0)
+    assert (line["allocatableCores"], line["allocatableMemory"]) == (0, 0)
 
 
 def test_a_scheme_without_cores_promises_none_and_a_whole_gpu_is_whole():
@@ -194,8 +196,8 @@ def test_processes_that_were_promised_nothing_take_nothing():
     squatter = given("a", "GPU-0", source=Source.PROCESS, scheme=Scheme.NONE, alive=True)
     seen = view(squatter, uses=[used("a", "GPU-0", used_bytes=GIB)])
     assert drawn(seen).startswith("ROOT:2\n")
-    (told,) = usages(state_of(seen, TWO, None, None, lambda *_: None)).usage.values()
-    assert (told.spec["main"].gpu, told.stat["main"].dev[0].mem) == (0, 1024)
+    (usage,) = usages(state_of(seen, TWO, None, None, lambda *_: None)).usage.values()
+    assert (usage.spec["main"].gpu, usage.stat["main"].dev[0].mem) == (0, 1024)
 
 
 def test_a_share_of_an_instance_is_held_on_its_gpu():
@@ -226,15 +228,18 @@ def test_usage_names_each_containers_gpus_pids_and_request():
     process = ProcessSample({9: owner, 7: None}, sees_host=True, live_pods=None)
     kubelet = KubeletSample({}, {"c" * 64: ContainerName("ml", "a", "main", "uid-a")})
     state = state_of(seen, gpu, process, kubelet, lambda *_: None)
-    told = usages(state).usage
-    first, second = told["uid-a"].stat["main"].dev
+    usage_by_pod = usages(state).usage
+    first, second = usage_by_pod["uid-a"].stat["main"].dev
     assert (first.id, first.card_idx, first.gpu, first.mem, first.pids, first.device_mem) == (
         "0000:0B:00.0", "0", 37, 1024, (9,), 16384
     )  # fmt: skip
     assert (second.card_idx, second.pids) == ("1", ())
-    assert (told["uid-a"].spec["main"].gpu, told["uid-a"].spec["main"].mem) == (1, 8192)
-    assert told["uid-b"].spec["main"].mem == 16384  # all of its GPU
-    assert told["uid-c"].spec["main"].mem == 0  # not known, so left out
+    assert (usage_by_pod["uid-a"].spec["main"].gpu, usage_by_pod["uid-a"].spec["main"].mem) == (
+        1,
+        8192,
+    )
+    assert usage_by_pod["uid-b"].spec["main"].mem == 16384  # all of its GPU
+    assert usage_by_pod["uid-c"].spec["main"].mem == 0  # not known, so left out
     assert state.tree.gpus[0].pids == (7, 9)
 
 
@@ -244,7 +249,7 @@ def test_without_a_ledger_nothing_is_drawn_as_free():
         drawn(blind)
 
 
-def test_gaia_calls_a_gpu_by_its_minor_number():
+def test_gpu_manager_names_a_gpu_by_its_minor_number():
     gpu = GpuSample((make_gpu(0, minor="3"), make_gpu(1)))
     gpus = state_of(view(), gpu, None, None, lambda *_: None).tree.gpus
     assert [one.minor for one in gpus] == [3, None]
@@ -304,7 +309,7 @@ def test_a_matrix_must_speak_of_as_many_gpus():
         by_matrix(matrix, (make_gpu(2),), "f")
 
 
-def test_all_that_is_unknown_is_said():
+def test_all_that_is_unknown_is_reported():
     gpu = GpuSample((make_gpu(0), make_gpu(1)), lost=("GPU-9",))
     row = CollectorRow("kubelet", False, 0.1, None, 0.0, {}, {}, {}, "no such file")
     lost = given("b", "GPU-9", GIB)
@@ -327,7 +332,7 @@ def run(*arguments, **rest):
     return CliRunner().invoke(command, arguments, **rest)
 
 
-def test_the_simulated_node_is_drawn_and_what_is_unknown_is_said_apart():
+def test_the_simulated_node_is_drawn_and_the_unknown_is_listed_separately():
     result = run("--simulate")
     assert result.exit_code == 0
     assert result.stdout.startswith("ROOT:0\n|---SYS (aval: 0, ")
@@ -335,7 +340,7 @@ def test_the_simulated_node_is_drawn_and_what_is_unknown_is_said_apart():
     assert "the connection of GPU0 to GPU1 is unknown: SYS is assumed" in result.stderr
 
 
-def test_a_matrix_tells_how_the_gpus_lie(tmp_path):
+def test_a_matrix_gives_the_gpu_topology(tmp_path):
     (tmp_path / "topo.txt").write_text(NEAR)
     for result in (
         run("--simulate", "--matrix", str(tmp_path / "topo.txt")),
@@ -347,8 +352,8 @@ def test_a_matrix_tells_how_the_gpus_lie(tmp_path):
 
 def test_usage_is_the_json_of_gpu_managers_gateway():
     result = run("--simulate", "--usage")
-    told = json.loads(result.stdout)["usage"]
-    ranker = next(stat for stat in told.values() if "ranker" in stat["stat"])
+    usage_by_pod = json.loads(result.stdout)["usage"]
+    ranker = next(stat for stat in usage_by_pod.values() if "ranker" in stat["stat"])
     assert ranker["project"] == "recsys"
     assert ranker["spec"] == {"ranker": {"gpu": 0.2, "mem": 4096}}
     assert ranker["stat"]["ranker"]["dev"][0]["pids"] == [1168455]
@@ -400,7 +405,7 @@ def with_driver(driver, *arguments):
 
 
 @pytest.mark.slow
-def test_nvml_tells_how_the_gpus_lie(driver):
+def test_nvml_gives_the_gpu_topology(driver):
     gpus = [Device(uuid(number), total=16 * GIB) for number in range(4)]
     links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20, nvlink=1)]
     driver.write(devices=gpus, links=links, processes=[Process(uuid(2), 4711)])
@@ -428,7 +433,7 @@ def test_nvml_tells_how_the_gpus_lie(driver):
     ]
 
 
-def test_a_driver_that_cannot_tell_leaves_the_links_unknown(driver):
+def test_a_driver_without_topology_leaves_the_links_unknown(driver):
     fault = Fault("nvmlDeviceGetTopologyCommonAncestor", code=3)
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], faults=[fault])
     done = with_driver(driver)
@@ -436,14 +441,14 @@ def test_a_driver_that_cannot_tell_leaves_the_links_unknown(driver):
     assert "the connection of GPU0 to GPU1 is unknown" in done.stderr
 
 
-def test_without_a_driver_it_fails_and_says_what_can_be_done(driver):
+def test_without_a_driver_it_fails_and_explains_what_can_be_done(driver):
     done = with_driver(driver)  # no state: its kernel module is not loaded
     assert (done.returncode, done.stdout) == (1, "")
     assert "DRIVER_NOT_LOADED" in done.stderr
     assert "--simulate" in done.stderr
 
 
-def test_a_driver_that_hangs_is_given_up_and_the_process_ends(driver):
+def test_a_driver_that_hangs_times_out_and_the_process_ends(driver):
     fault = Fault("nvmlDeviceGetCount_v2", delay_ms=600_000)
     driver.write(devices=[Device(uuid(0))], faults=[fault])
     done = with_driver(driver, "--sample.timeout=300ms")
@@ -473,7 +478,7 @@ def test_a_sample_that_fails_withdraws_the_state_and_the_next_one_has_it_again()
 
 @contextmanager
 def serving(tmp_path, *arguments):
-    """`vgpu topology serve`, once it says so: the process, its socket, its URL."""
+    """`vgpu topology serve`, once it reports that it serves: the process, its socket, its URL."""
     path = str(tmp_path / "gpu-manager.sock")
     listen = ["--listen=127.0.0.1:0", f"--socket={path}", "--interval=200ms"]
     log = tmp_path / "serve.log"
@@ -565,7 +570,7 @@ def test_without_a_driver_the_answer_is_unavailable_in_words(tmp_path):
 
 
 def refused(*arguments):
-    """What `serve` says when it cannot; as a process, for it blocks signals for good."""
+    """What `serve` prints when it cannot; as a process, for it blocks signals for good."""
     command = [*PROGRAM, "serve", "--simulate", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=WAIT_SECONDS

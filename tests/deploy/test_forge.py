@@ -148,7 +148,7 @@ def test_the_packages_of_ci_are_those_of_its_script():
     assert words(MAKEFILE, r"\nCI_PACKAGES = (.*?)\n\n") == script
 
 
-def test_a_report_of_a_vulnerability_goes_where_the_project_says():
+def test_a_report_of_a_vulnerability_goes_to_the_address_in_the_projects_policy():
     text = contact(Project(security_contact="security@example.com"))
     assert "<security@example.com>" in text
     assert "<https://example.com/report>" in contact(

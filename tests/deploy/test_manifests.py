@@ -1,6 +1,6 @@
 """The manifests as they lie in deploy/manifests: what people apply is what was meant.
 
-That they are what the chart says, and that an API server takes them, is in
+That the chart renders them, and that an API server takes them, is in
 tests/cluster/test_chart.py and tests/cluster/test_chart_accepted.py.
 """
 
@@ -75,7 +75,7 @@ def test_the_image_is_the_placeholder_of_this_version(name, spec, container):
 
 
 @each_container
-def test_it_may_do_no_more_than_it_says(name, spec, container):
+def test_it_has_no_more_rights_than_documented(name, spec, container):
     security = container["securityContext"]
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
@@ -247,7 +247,7 @@ def test_nobody_may_change_the_spec_of_a_pod_or_node():
 
 
 FOLLOWED = {(verb, resource) for verb in ("list", "watch") for resource in ("pods", "nodes")}
-TOLD = {
+STATUS_WRITES = {
     ("patch", "pods/status"),
     ("patch", "nodes/status"),
     *((verb, "events") for verb in ("create", "get", "patch")),
@@ -260,10 +260,10 @@ OF_THE_RECONCILER = {("get", "pods"), ("get", "nodes")}
 @pytest.mark.parametrize("scheme", ["volcano", "gpushare", "gaia"])
 def test_a_device_plugin_may_only_what_it_and_the_reconciler_beside_it_ask_for(scheme):
     rights = granted(DOCUMENTS[f"device-plugin-{scheme}.yaml"])
-    assert rights == FOLLOWED | TOLD | OF_THE_RECONCILER
+    assert rights == FOLLOWED | STATUS_WRITES | OF_THE_RECONCILER
 
 
-def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes():
+def test_no_device_plugin_may_touch_config_maps_unless_its_nodes_are_configured():
     for name in (name for name in DOCUMENTS if name.startswith("device-plugin")):
         assert not [one for one in granted(DOCUMENTS[name]) if one[1] == "configmaps"]
 

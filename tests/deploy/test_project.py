@@ -1,4 +1,4 @@
-"""One file says where the project is published, and no link is made of what it does not say."""
+"""One file has the addresses where the project is published; no link uses another address."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_the_file_of_the_repository_is_read():
 
 
 @no_defects
-def test_a_comment_above_each_key_says_what_the_publisher_fills_in():
+def test_a_comment_above_each_key_names_what_the_publisher_fills_in():
     lines = FILE.read_text().splitlines()
     for key in RIGHT:
         (place,) = (at for at, line in enumerate(lines) if line.startswith(f"{key} = "))
@@ -139,8 +139,8 @@ def runbook_links(text):
     """The links of a dashboard to runbooks, with the base that it has."""
     page = json.loads(text)
     base = [each["query"] for each in page["templating"]["list"] if each["name"] == "runbooks"]
-    found = re.findall(r'"url": "(\$\{runbooks\}[^"]*)"', text)
-    return [RULES.sub("refused", url.replace("${runbooks}", *base)) for url in found]
+    matches = re.findall(r'"url": "(\$\{runbooks\}[^"]*)"', text)
+    return [RULES.sub("refused", url.replace("${runbooks}", *base)) for url in matches]
 
 
 @no_defects

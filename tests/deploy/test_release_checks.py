@@ -91,7 +91,7 @@ def sums(tmp_path):
     return file
 
 
-def test_without_keys_nothing_is_signed_and_one_line_for_each_signer_says_so(sums):
+def test_without_keys_nothing_is_signed_and_one_line_for_each_signer_reports_it(sums):
     assert list(sign(sums, {})) == [
         "not signed by cosign: COSIGN_KEY is not set",
         "not signed by gpg: GPG_KEY is not set",

@@ -30,16 +30,16 @@ def test_the_exporter_takes_its_command_line_and_asks_for_nothing_of_kubernetes(
 
 
 def test_it_has_no_rights_but_the_drivers_devices():
-    told = dict(settings())
-    assert told["DynamicUser"] == "yes"
-    assert told["CapabilityBoundingSet"] == told["AmbientCapabilities"] == ""
-    assert told["DevicePolicy"] == "closed"
+    unit_settings = dict(settings())
+    assert unit_settings["DynamicUser"] == "yes"
+    assert unit_settings["CapabilityBoundingSet"] == unit_settings["AmbientCapabilities"] == ""
+    assert unit_settings["DevicePolicy"] == "closed"
     assert [value for name, value in settings() if name == "DeviceAllow"] == ["char-nvidia* rw"]
 
 
 def test_who_makes_the_drivers_devices_is_started_before_it():
-    told = dict(settings())
-    assert told["Wants"] in told["After"].split()
+    unit_settings = dict(settings())
+    assert unit_settings["Wants"] in unit_settings["After"].split()
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ def analyze(tmp_path):
 
 
 def test_systemd_understands_every_line(analyze):
-    told = analyze("verify", "--man=no")
-    assert (told.returncode, told.stderr) == (0, "")
+    result = analyze("verify", "--man=no")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_systemd_finds_little_exposed(analyze):
-    told = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager")
-    assert told.returncode == 0, told.stdout
+    result = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager")
+    assert result.returncode == 0, result.stdout

@@ -1,4 +1,4 @@
-"""values.yaml, its comments and values.schema.json tell of the same values."""
+"""values.yaml, its comments and values.schema.json describe the same values."""
 
 import json
 from fnmatch import fnmatch
@@ -40,21 +40,21 @@ def properties(schema, prefix=""):
         yield from properties(inner, f"{prefix}{name}.")
 
 
-TOLD = {value.name for value in commented(TEXT)}
+DESCRIBED = {value.name for value in commented(TEXT)}
 
 
 def leaves(values, prefix=""):
     """Dotted names of the values; a mapping in which nothing has a comment is one value."""
     for name, value in values.items():
         full = f"{prefix}{name}"
-        if any(told.startswith(f"{full}.") for told in TOLD):
+        if any(value.startswith(f"{full}.") for value in DESCRIBED):
             yield from leaves(value, f"{full}.")
         else:
             yield full
 
 
-def test_every_value_says_what_it_is():
-    assert set(leaves(VALUES)) - TOLD == set()
+def test_every_value_has_a_description():
+    assert set(leaves(VALUES)) - DESCRIBED == set()
     assert all(value.about.endswith((".", "…")) for value in commented(TEXT))
 
 
@@ -106,7 +106,7 @@ SETS = {
 
 
 def refused(values):
-    """(where, what is said) of all that is refused of the chart's values with these over them."""
+    """(where, the message) of all that is refused of the chart's values with these over them."""
     for error in VALIDATOR.iter_errors(merged(VALUES, values)):
         yield "".join(f"/{part}" for part in error.absolute_path), error.message
 
@@ -118,15 +118,15 @@ def test_the_schema_is_one():
 @no_defects
 def test_right_values_are_taken():
     for name, values in SETS.items():
-        for place, said in refused(values):
-            yield f"{name}: {place}: {said}"
+        for place, message in refused(values):
+            yield f"{name}: {place}: {message}"
 
 
 @no_defects
 def test_each_wrong_value_is_refused_where_it_stands():
     for wrong in WRONG:
         found = list(refused(wrong.values))
-        if [place for place, _ in found] != [wrong.place] or wrong.said not in found[0][1]:
+        if [place for place, _ in found] != [wrong.place] or wrong.message not in found[0][1]:
             yield f"{wrong.values}: {found}"
 
 

@@ -6,11 +6,11 @@ from tests.support.deploy_objects import Object
 
 
 class Wrong(NamedTuple):
-    """Values, the place in them that is refused, and what is said about it, if that is sure."""
+    """Values, the place in them that is refused, and the message about it, if that is sure."""
 
     place: str
     values: Object
-    said: str = ""
+    message: str = ""
 
 
 WRONG = (

@@ -87,7 +87,7 @@ class AdmittingKubelet(StubKubelet):
 
     def write(self):
         """Write the checkpoint, by a rename."""
-        registered = {resource: sorted(told) for resource, told in self.devices.items()}
+        registered = {resource: sorted(health) for resource, health in self.devices.items()}
         new = self.checkpoint.with_suffix(".new")
         new.write_text(content(self.table, registered, sums_up=self.sums_up))
         new.rename(self.checkpoint)

@@ -40,7 +40,7 @@ def limits(*shares):
 
 
 def made(uid, containers, *, name="", phase=Phase.ASSUMED, **fields):
-    """A pod; ``containers`` are (name, kind, shares). Of init containers the claim says nothing."""
+    """A pod; ``containers`` are (name, kind, shares). The claim has no init containers."""
     ref = PodRef(uid, "team", name or f"pod-{uid}")
     promised = tuple(
         Allocation(container, shares, phase)
@@ -56,11 +56,11 @@ def made(uid, containers, *, name="", phase=Phase.ASSUMED, **fields):
         assumed_at=1_790_000_000.0,
         unserved=tuple(one.container for one in promised) if assumed else (),
     )
-    said = ROLE.codec.annotations(claim, NAMED) if promised else {}
+    annotations = ROLE.codec.annotations(claim, NAMED) if promised else {}
     return Pod(
         ref,
         node=NODE,
-        annotations=said | fields.pop("annotations", {}),
+        annotations=annotations | fields.pop("annotations", {}),
         containers=tuple(
             Container(container, limits(*shares) if shares else {}, kind)
             for container, kind, shares in containers
@@ -95,5 +95,5 @@ def assignment(one, container="main", name="n1", ids=("x",), env=None):
 
 
 def claimed(one, devices=GPUS):
-    """What the role says that the pod is to have."""
+    """What the pod has to get according to the role."""
     return ROLE.claim(one, NODE, devices, AllocationState.of(devices).capacity)

@@ -99,7 +99,7 @@ class DriverHost:
 
     @staticmethod
     def shown(bits):
-        """Where Debian's loader says that the library is: /lib is a link."""
+        """Where Debian's loader reports the library: /lib is a link."""
         return FOLDERS[bits].removeprefix("/usr")
 
     def ldconfig(self, **form):

@@ -1,4 +1,4 @@
-"""A node's cgroups and log links in a folder, and the client that gaia's library runs.
+"""A node's cgroups and log links in a folder, and the client that gpu-manager's library runs.
 
 host = Host(tmp_path)
 container = host.start(pod.ref, "main", [4711])

@@ -1,4 +1,4 @@
-"""gaia's six GPUs, as in gpu-manager's own tests, and pods that ask for parts of them.
+"""Six GPUs, as in gpu-manager's own tests, and pods that ask for parts of them.
 
 pod = asking((50, 30), indices=["0"])
 """
@@ -45,5 +45,5 @@ def promised(*indices, **changes):
 def asking(*sizes, indices=(), name="train", annotations=None, **fields):
     """A pod with a container c0, c1 … for each (cores, blocks)."""
     containers = [wants(*size, name=f"c{at}") for at, size in enumerate(sizes)]
-    said = promised(*indices) if indices else {}
-    return pod(said | (annotations or {}), *containers, name=name, **fields)
+    own = promised(*indices) if indices else {}
+    return pod(own | (annotations or {}), *containers, name=name, **fields)

@@ -88,7 +88,7 @@ class PluginBench:
     # ------------------------------------------------------------ the driver
 
     def write_gpus(self, *, without=(), **more):
-        """What the driver says from now on; ``more`` is FakeDriver.write's."""
+        """What the driver reports from now on; ``more`` is FakeDriver.write's."""
         there = [
             Device(self.uuids[n], total=self.memory, minor=n, bus=f"00000000:0{n}:00.0")
             for n in range(len(self.uuids))
@@ -188,7 +188,7 @@ class PluginBench:
         return self.store.create(PODS, pod)["metadata"]["uid"]
 
     def spec(self, answer):
-        """What the runtime is told of an answer, by the CDI spec file of its name."""
+        """What the runtime reads of an answer: the CDI spec file of its name."""
         name = answer.cdi_devices[0].name.partition("=")[2]
         return json.loads((self.cdi_dir / f"vgpu-{name}.json").read_text())
 
@@ -201,11 +201,11 @@ def env_of(spec):
 
 def volcano_annotations(uuid_, memory, cores, node=NODE):
     """As Volcano's scheduler leaves a pod of one container with one share."""
-    now, told = str(int(time.time())), f"{uuid_},NVIDIA,{memory},{cores}:"
+    now, devices_text = str(int(time.time())), f"{uuid_},NVIDIA,{memory},{cores}:"
     return {
         "volcano.sh/vgpu-node": node,
-        "volcano.sh/vgpu-ids-new": told,
-        "volcano.sh/devices-to-allocate": told,
+        "volcano.sh/vgpu-ids-new": devices_text,
+        "volcano.sh/devices-to-allocate": devices_text,
         "volcano.sh/vgpu-time": now,
         "volcano.sh/bind-time": now,
         "volcano.sh/bind-phase": "allocating",

@@ -82,7 +82,7 @@ class NodeModel:
         del self.pods[uid]
 
     def end(self, uid, phase):
-        """The kubelet says so, or, while something runs, the node was given up."""
+        """The kubelet reports it, or, while something runs, the node was deregistered."""
         self.pods[uid] = replace(self.pods[uid], phase=phase)
 
     def _promise(self, uid, containers):
@@ -150,7 +150,7 @@ class NodeModel:
         )
         if kinds.get(container) is INIT:
             self.ended.add((uid, container))
-        self._tell(uid, container, ContainerState.TERMINATED)
+        self._set_status(uid, container, ContainerState.TERMINATED)
 
     def startable(self):
         """(UID, container) that the kubelet may try to start."""
@@ -209,15 +209,15 @@ class NodeModel:
     def _run(self, uid, container, name, shares):
         self._count += 1
         self.running[uid, container] = Running(name, shares, self._count)
-        self._tell(uid, container, ContainerState.RUNNING)
+        self._set_status(uid, container, ContainerState.RUNNING)
 
-    def _tell(self, uid, container, state):
+    def _set_status(self, uid, container, state):
         """The kubelet's status of the pod."""
         pod = self.pods.get(uid)
         if pod is not None and not pod.terminal:
             others = tuple(one for one in pod.statuses if one.name != container)
-            told = Status(container, state, id=f"id-{container}")
-            self.pods[uid] = replace(pod, phase="Running", statuses=(*others, told))
+            status = Status(container, state, id=f"id-{container}")
+            self.pods[uid] = replace(pod, phase="Running", statuses=(*others, status))
 
     # ------------------------------------------------------------ the plugin's side
 
@@ -250,7 +250,7 @@ class NodeModel:
         return None
 
     def sweep(self):
-        """Who has left leaves, and what nobody is given any more is removed."""
+        """A pod that has left is forgotten, and files that no container uses are removed."""
         allocation_state = self.state.allocation_state
         pods = self.pods.values() if self.api else None
         for uid in collectable(
@@ -279,17 +279,17 @@ class NodeModel:
     def boot(self, own, *, table=True):
         """The plugin starts; ``table`` is whether the kubelet's checkpoint can be read."""
         pods = tuple(self.pods.values()) if self.api else None
-        told = RecoverySources(
+        sources = RecoverySources(
             self.ledger(own, table=table),
             tuple(self.table.values()) if table else None,
             pods,
             self.live_pods(),
             frozenset(self.specs),
         )
-        found = recover(ROLE.codec, self.devices, own, told, self.now)
-        if found.unsettled and pods is None:
+        recovery = recover(ROLE.codec, self.devices, own, sources, self.now)
+        if recovery.unsettled and pods is None:
             return False  # it waits for the API server
-        self.state = BinderState(found.allocation_state, ready=frozenset(self.specs))
+        self.state = BinderState(recovery.allocation_state, ready=frozenset(self.specs))
         return True
 
     # ------------------------------------------------------------ what can be seen
@@ -345,7 +345,7 @@ def _covers(share, asked):
 
 
 def _part(share, asked):
-    """Of the device, as much as is asked for; cores that are not asked for are not told apart."""
+    """Of the device, as much as is asked for; cores that are not requested are not counted."""
     return Share(share.device, asked.memory_bytes, asked.cores_milli or share.cores_milli)
 
 

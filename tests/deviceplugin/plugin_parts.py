@@ -44,15 +44,15 @@ PATIENT, HASTY = WAIT_SECONDS, 0.3
 
 
 class ApiServer:
-    """This node's pods; of those that are ``unseen`` the watch has not told yet."""
+    """This node's pods; those in ``unseen`` the watch has not reported yet."""
 
     def __init__(self):
         self.pods, self.unseen, self.heard = {}, set(), True
         self.asked = 0
 
     def known(self):
-        told = {uid: one for uid, one in self.pods.items() if uid not in self.unseen}
-        return told if self.heard else None
+        pods = {uid: one for uid, one in self.pods.items() if uid not in self.unseen}
+        return pods if self.heard else None
 
     def find(self, uid):
         return (self.known() or {}).get(uid)
@@ -63,10 +63,10 @@ class ApiServer:
 
 
 class Watcher:
-    """Notes what the binder tells."""
+    """Records the calls of the binder."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
         self.failure = None
 
     def prepare(self, tenant):
@@ -74,16 +74,16 @@ class Watcher:
             raise self.failure
 
     def wait(self, word):
-        """The arguments of the first time that this was told."""
-        wait_until(lambda: self.count(word), f"{word!r} is told", context=lambda: str(self.told))
-        return next(arguments for what, arguments in self.told if what == word)
+        """The arguments of the first call of this name."""
+        wait_until(lambda: self.count(word), f"{word!r} is called", context=lambda: str(self.calls))
+        return next(arguments for what, arguments in self.calls if what == word)
 
     def count(self, word):
-        return sum(what == word for what, _ in self.told)
+        return sum(what == word for what, _ in self.calls)
 
     def __getattr__(self, word):
         def note(*arguments):
-            self.told.append((word, arguments))
+            self.calls.append((word, arguments))
 
         return note
 
@@ -109,7 +109,7 @@ class Parts:
     # ------------------------------------------------------------ the plugin
 
     def start(self, at=noop, *, recovered=True):
-        """A new plugin; ``at`` is told of every step."""
+        """A new plugin; ``at`` is called at every step."""
         self.injector = self.make_injector(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
         self.store = CheckpointFile(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT)
         self.store.open(0)
@@ -190,10 +190,10 @@ class Parts:
 
     def give(self, made, ids, name, edits, container="main"):
         """The kubelet writes down that the answer was for this container."""
-        told = answer(name, edits, cdi=not self.injector.guesses).SerializeToString()
+        response = answer(name, edits, cdi=not self.injector.guesses).SerializeToString()
         uid = made.kubelet_uid
         self.alive.add(uid)
-        self.write({**self.table, (uid, container, NUMBER): (sorted(ids), told)})
+        self.write({**self.table, (uid, container, NUMBER): (sorted(ids), response)})
 
     def write(self, table):
         self.table = table

@@ -1,4 +1,4 @@
-"""A allocator that answers what a test says."""
+"""An allocator with the answers of a test."""
 
 from vgpu.schemes.codec import ContainerEdits
 

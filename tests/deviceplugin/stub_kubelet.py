@@ -123,7 +123,7 @@ class StubKubelet:
         self._known = []  # connections whose end would be noticed
         self._held = set()  # (resource, socket): taken for connected
         self.devices = {}
-        """Resource -> {ID: health}, as last told; all unhealthy where nobody tells."""
+        """Resource -> {ID: health}, as last reported; all unhealthy where no plugin reports."""
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         handler = grpc.unary_unary_rpc_method_handler(
             self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
@@ -170,8 +170,8 @@ class StubKubelet:
 
     def healthy(self, resource):
         """The IDs that may be allocated."""
-        told = self.devices.get(resource, {})
-        return {device for device, health in told.items() if health == "Healthy"}
+        health_by_id = self.devices.get(resource, {})
+        return {device for device, health in health_by_id.items() if health == "Healthy"}
 
     # ------------------------------------------------------------ registration
 
@@ -207,8 +207,8 @@ class StubKubelet:
     def _run(self, connection, server):
         try:
             for message in connection.plugin.lists() if self.reads_lists else ():
-                told = {device.ID: device.health for device in message.devices}
-                self.devices[connection.resource] = told
+                health_by_id = {device.ID: device.health for device in message.devices}
+                self.devices[connection.resource] = health_by_id
         except (grpc.RpcError, ValueError):  # a channel that is closed is a ValueError
             pass
         if not self.reads_lists:
@@ -219,8 +219,8 @@ class StubKubelet:
                 return
             self._forget(lambda each: each in ended)
             self._held -= {(each.resource, each.path) for each in ended}
-            told = self.devices.get(connection.resource, {})
-            self.devices[connection.resource] = dict.fromkeys(told, "Unhealthy")
+            health_by_id = self.devices.get(connection.resource, {})
+            self.devices[connection.resource] = dict.fromkeys(health_by_id, "Unhealthy")
         for each in ended:
             each.plugin.channel.close()
 

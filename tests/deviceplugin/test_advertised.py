@@ -65,11 +65,11 @@ def test_all_shares_of_a_bad_gpu_are_unhealthy_and_the_others_stay(kubelet):
     made = offers(kubelet)
     made.become(health(gpu(A, 0), gpu(B, 1)))
     devices = made.become(health(gpu(A, 0), gpu(B, 1), ill=[A]))
-    told = kubelet.devices(NUMBER)
-    assert {name: state for name, state in told.items() if A in name} == {
+    health_by_id = kubelet.devices(NUMBER)
+    assert {name: state for name, state in health_by_id.items() if A in name} == {
         f"{A}-{n}": "Unhealthy" for n in range(2)
     }
-    assert {state for name, state in told.items() if B in name} == {"Healthy"}
+    assert {state for name, state in health_by_id.items() if B in name} == {"Healthy"}
     assert [device.healthy for device in devices] == [False, True]
     row = next(row for row in made.rows({NUMBER: True}) if row.resource == NUMBER)
     assert (row.registered, row.healthy, row.unhealthy) == (True, 2, 2)
@@ -91,7 +91,7 @@ def test_a_list_that_the_kubelet_would_not_take_is_not_offered_and_the_others_ar
     assert f"--volcano.memory-factor that fits is {problem.fitting_mib}" in str(problem)
 
 
-def test_a_problem_is_told_once_and_again_when_it_is_another(kubelet):
+def test_a_problem_is_logged_once_and_again_when_it_changes(kubelet):
     def gpus_of(mebibytes):
         return [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, mebibytes) for n in range(8)]
 
@@ -105,7 +105,7 @@ def test_a_problem_is_told_once_and_again_when_it_is_another(kubelet):
     assert len(kubelet.problems) == 2
 
 
-def test_the_factor_that_is_said_to_fit_does(kubelet):
+def test_the_suggested_factor_fits(kubelet):
     large = [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, 20 * 1024) for n in range(8)]
     offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1))).become(health(*large))
     fitting = kubelet.problems[0].fitting_mib

@@ -182,7 +182,7 @@ class Plugin(RuleBasedStateMachine):
     def the_kubelet_starts_anew(self, remembers, gated):
         """Until the plugin has registered again PreStartContainer is not called."""
         self.node.gated = gated
-        # Where neither cgroups nor this tell, nobody can know of a pod that was deleted by force.
+        # Without cgroups and this, a pod that was deleted by force cannot be noticed.
         if not remembers and self.node.cgroups:
             self.node.forget()
 
@@ -231,7 +231,7 @@ class Plugin(RuleBasedStateMachine):
         assert all(owners.get(name, at) == at for name, at in bound)
 
     @invariant()
-    def a_desk_made_anew_is_the_same(self):
+    def a_second_allocation_state_is_the_same(self):
         if self.node.state is not None:
             allocation_state = self.node.state.allocation_state
             assert (

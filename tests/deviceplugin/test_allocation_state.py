@@ -1,4 +1,4 @@
-"""The plugin's books: nobody gets more than there is, and everybody just what was promised."""
+"""The plugin's allocation state: no GPU is overcommitted, and each pod gets its reservation."""
 
 from random import Random
 
@@ -61,7 +61,7 @@ def without(*uuids):
 # ---------------------------------------------------------------- admission
 
 
-def test_an_admitted_pod_holds_what_its_claim_says():
+def test_an_admitted_pod_holds_the_shares_of_its_claim():
     allocation_state = admitted(
         AllocationState.of(GPUS), pod("p", share(A, 4, 30), share(B, 4, 30))
     )
@@ -90,7 +90,7 @@ def test_an_index_that_two_gpus_have_names_neither():
     assert error.why is BindRefusal.UNKNOWN_DEVICE
 
 
-def test_two_gpus_of_one_uuid_are_no_desk():
+def test_two_gpus_of_one_uuid_are_no_allocation_state():
     with pytest.raises(CapacityError):
         AllocationState.of((GPUS[0], GPUS[0]))
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
     assert "team/pod-q" in str(error)
 
 
-def test_what_does_not_fit_is_told_in_amounts_for_people():
+def test_what_does_not_fit_is_reported_in_amounts_for_people():
     allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7, 60)))
     assert "asked 4.0 GiB, free 3.0 GiB" in str(
         refusal(admitted, allocation_state, pod("q", share(A, 4)))
@@ -194,7 +194,7 @@ def test_of_those_who_hold_too_much_the_last_is_a_conflict():
     assert A in conflicts[0].detail
 
 
-def test_where_too_much_is_held_nothing_more_is_given():
+def test_an_overcommitted_gpu_is_not_allocated():
     allocation_state, _ = overbooked()
     for gpu in (A, B):
         error = refusal(admitted, allocation_state, pod("r", share(gpu, 1)))
@@ -204,7 +204,7 @@ def test_where_too_much_is_held_nothing_more_is_given():
 
 
 @pytest.mark.parametrize("leaver", ["p", "q"])
-def test_when_enough_has_left_the_gpus_are_given_out_again(leaver):
+def test_when_enough_pods_have_left_the_gpus_are_allocated_again(leaver):
     allocation_state = overbooked()[0].left(leaver)
     assert not allocation_state.unbooked
     assert admitted(allocation_state, pod("r", share(A, 3))).tenants.keys() > {"r"}
@@ -224,7 +224,7 @@ def test_a_gpu_that_comes_back_is_held_by_whom_it_was():
     assert (back, conflicts) == (allocation_state, ())
 
 
-def test_a_gpu_that_became_smaller_is_given_to_nobody_until_it_fits():
+def test_a_gpu_that_became_smaller_is_not_allocated_until_its_shares_fit():
     allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
     smaller = (replace(GPUS[0], memory_bytes=4 * GIB), *GPUS[1:])
     shrunk, conflicts = allocation_state.with_devices(smaller)
@@ -259,7 +259,7 @@ def test_binding_again_changes_nothing():
     assert bound(allocation_state, one, now=99.0) is allocation_state
 
 
-def test_a_container_that_is_answered_anew_keeps_its_shares_and_has_one_binding():
+def test_a_container_that_is_answered_again_keeps_its_shares_and_has_one_binding():
     one = pod("p")
     allocation_state = bound(admitted(AllocationState.of(GPUS), one), one, name="n1")
     ill, _ = allocation_state.with_devices(unhealthy(A))
@@ -394,7 +394,7 @@ def walked(todo):
 
 
 @given(steps)
-def test_no_gpu_is_given_beyond_what_it_has(todo):
+def test_no_gpu_is_allocated_beyond_its_capacity(todo):
     allocation_state = walked(todo)
     for gpu in GPUS:
         held = [
@@ -406,7 +406,7 @@ def test_no_gpu_is_given_beyond_what_it_has(todo):
 
 
 @given(steps)
-def test_a_desk_made_anew_of_the_same_tenants_is_the_same(todo):
+def test_an_allocation_state_of_the_same_tenants_is_the_same(todo):
     allocation_state = walked(todo)
     assert (
         AllocationState.over(allocation_state.devices, reversed(allocation_state.tenants.values()))[
@@ -423,8 +423,8 @@ found_there = st.lists(st.tuples(st.sampled_from(UIDS), claims, st.floats(0, 5))
 
 
 @given(found_there, st.lists(st.sampled_from(UIDS), max_size=4), devices)
-def test_whoever_is_there_already_the_desk_stays_in_order(found, leavers, there):
-    """Also where more is held than there is: then nothing more is given, and it heals."""
+def test_whoever_holds_gpus_already_the_allocation_state_stays_in_order(found, leavers, there):
+    """Also where more is held than there is: then nothing more is allocated, and it heals."""
     tenants = [
         AdmittedPod(
             PodRef(uid, "team", uid), (Allocation("main", of, Phase.ASSIGNED),), since=since

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deviceplugin.allocate import allocator as clerk_module
+from deviceplugin.allocate import allocator as allocator_module
 from deviceplugin.failpoints import Step
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector
@@ -22,8 +22,8 @@ IDS = frozenset({"id-0"})
 def parts(tmp_path, monkeypatch):
     """Parts(...) in this test's folder; they end with it."""
     monkeypatch.setattr("deviceplugin.adapters.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
-    monkeypatch.setattr(clerk_module, "RECOVERY_PATIENCE_SECONDS", HASTY)
-    monkeypatch.setattr(clerk_module, "SETTLING_SECONDS", PATIENT)
+    monkeypatch.setattr(allocator_module, "RECOVERY_PATIENCE_SECONDS", HASTY)
+    monkeypatch.setattr(allocator_module, "SETTLING_SECONDS", PATIENT)
     made = []
 
     def make(injector=CdiInjector, **options):
@@ -87,7 +87,7 @@ def test_nobody_is_refused_before_the_api_server_was_asked_afresh(parts):
     assert bench.api.asked == 1
     bench.create("seen", share(A, 2))
     bench.allocator.allocate(NUMBER, IDS)
-    assert bench.api.asked == 1  # the watch has told
+    assert bench.api.asked == 1  # the watch has reported it
 
 
 def test_a_name_needs_no_request_where_a_served_pod_may_be_asked_for_again(parts):
@@ -99,7 +99,7 @@ def test_a_name_needs_no_request_where_a_served_pod_may_be_asked_for_again(parts
     assert bench.api.asked == 0
 
 
-def test_while_the_api_server_is_not_heard_names_are_given_out(parts):
+def test_while_the_api_server_is_unreachable_names_are_allocated(parts):
     bench = parts()
     bench.start()
     bench.create("a", share(A, 2))
@@ -116,7 +116,7 @@ def test_before_the_recovery_nothing_is_answered(parts):
 
 
 def test_allocate_waits_for_the_recovery(parts, monkeypatch):
-    monkeypatch.setattr(clerk_module, "RECOVERY_PATIENCE_SECONDS", PATIENT)
+    monkeypatch.setattr(allocator_module, "RECOVERY_PATIENCE_SECONDS", PATIENT)
     bench = parts()
     bench.create("a", share(A, 2))
     bench.start(recovered=False)
@@ -213,10 +213,10 @@ def test_the_originals_refusal_is_an_answer_and_is_counted_as_a_refusal(parts):
     assert bench.refusals() == {("allocate", BindRefusal.NO_CANDIDATE): 1}
 
 
-# ---------------------------------------------------------------- told
+# ---------------------------------------------------------------- what is logged
 
 
-def test_every_step_is_told(parts):
+def test_every_step_is_logged(parts):
     bench = parts()
     steps = []
     bench.start(steps.append)

@@ -85,8 +85,8 @@ def test_a_container_is_bound_to_its_own_pods_claim(parts, injector):
     (binding,) = bench.saved()["a"].bindings
     assert (binding.name, binding.shares) == (name, (share(B, 3, 20),))
     assert bench.injector.written() == {name}
-    tenant, told, seconds = bench.watcher.wait("bound")
-    assert (tenant.pod.uid, told) == ("a", binding)
+    tenant, bound_binding, seconds = bench.watcher.wait("bound")
+    assert (tenant.pod.uid, bound_binding) == ("a", binding)
     assert seconds >= 0
     assert bench.binder.expecting() == 0
 
@@ -122,7 +122,7 @@ def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_wa
     bench.wait_at_most(PATIENT)
     assert error.why is BindRefusal.NOT_SEEN
     assert not error.final
-    assert "refused" not in dict(bench.watcher.told)  # nobody could be told
+    assert "refused" not in dict(bench.watcher.calls)  # there was nobody to report it to
     bench.put(ghost)
     bench.binder.wake()
     bench.admit(there, ["id-1"])
@@ -235,7 +235,7 @@ def bound(bench):
 
 
 @BOTH
-def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, injector):
+def test_a_file_that_was_written_and_is_lost_is_written_again_at_a_check(parts, injector):
     bench = parts(injector)
     bench.start()
     _, name = bound(bench)
@@ -252,7 +252,9 @@ def damage(bench, name, content):
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
-def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, injector, content):
+def test_a_file_that_was_written_and_is_damaged_is_written_again_at_a_check(
+    parts, injector, content
+):
     bench = parts(injector)
     bench.start()
     _, name = bound(bench)
@@ -265,7 +267,7 @@ def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, inject
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"{", b"{}"], ids=["emptied", "cut", "object"])
-def test_what_is_damaged_is_mended_before_the_container_is_made(parts, injector, content):
+def test_a_damaged_file_is_repaired_before_the_container_is_created(parts, injector, content):
     bench = parts(injector)
     bench.start()
     pod, name = bound(bench)
@@ -279,7 +281,7 @@ def test_what_is_damaged_is_mended_before_the_container_is_made(parts, injector,
     assert bench.injector.written() == {name}
 
 
-def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
+def test_the_files_of_all_containers_are_checked_before_a_container_is_created(parts):
     bench = parts()
     bench.start()
     pod, _ = bound(bench)
@@ -410,7 +412,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", None], ids=["emptied", "object", "gone"])
-def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
+def test_a_damaged_checkpoint_of_ours_is_written_again(parts, content):
     """Another start would go back to the one before it, or know nobody."""
     bench = parts()
     bench.start()
@@ -513,14 +515,14 @@ def test_what_the_keeper_has_not_ready_is_waited_for(parts):
     bench.start_container(pod)
 
 
-def test_a_refusal_is_told_once(parts):
+def test_a_refusal_is_reported_once(parts):
     bench = parts(prestart_seconds=HASTY)
     bench.start()
     pod = bench.create("a", share("GPU-none", 2))
     bench.admit(pod, ["id-0"])
     for _ in range(3):
         assert refused_for(BindRefusal.UNKNOWN_DEVICE, bench.start_container, pod)
-    ((error,),) = [arguments for word, arguments in bench.watcher.told if word == "refused"]
+    ((error,),) = [arguments for word, arguments in bench.watcher.calls if word == "refused"]
     assert error.why is BindRefusal.UNKNOWN_DEVICE
 
 
@@ -652,10 +654,10 @@ def ill(bench):
     return tuple(replace(gpu, healthy=gpu.uuid != A) for gpu in bench.devices)
 
 
-def last_told(bench):
-    """Details of the conflicts that were told last, and of the remarks."""
-    told = [arguments for word, arguments in bench.watcher.told if word == "conflicts"]
-    return tuple(sorted(one.detail for one in each) for each in told[-1]) if told else None
+def last_conflicts(bench):
+    """Details of the conflicts that were reported last, and of the remarks."""
+    calls = [arguments for word, arguments in bench.watcher.calls if word == "conflicts"]
+    return tuple(sorted(one.detail for one in each) for each in calls[-1]) if calls else None
 
 
 def test_conflicts_are_of_now(parts):
@@ -676,33 +678,33 @@ def test_conflicts_are_of_now(parts):
     bench.binder.start(lambda _: recovered)
     bench.watcher.wait("conflicts")
     everything = ["ended", "gone", "stays", "the same slice"]
-    assert last_told(bench) == (everything, ["a forged region", "another"])
+    assert last_conflicts(bench) == (everything, ["a forged region", "another"])
     bench.remove(gone)
     bench.put(replace(ended, phase="Failed"))
     bench.binder.wake()
-    wait_until(lambda: last_told(bench) == (["stays"], ["another"]), "the others are told")
+    wait_until(lambda: last_conflicts(bench) == (["stays"], ["another"]), "the others are reported")
     bench.api.heard = False
     bench.remove(stays)
     bench.binder.wake()
     bench.api.heard = True
     bench.binder.wake()
-    wait_until(lambda: last_told(bench) == ([], []), "none is left")
+    wait_until(lambda: last_conflicts(bench) == ([], []), "none is left")
 
 
 def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
     bench = parts()
     bench.start()
     pod, _ = bound(bench)
-    assert last_told(bench) == ([], [])
+    assert last_conflicts(bench) == ([], [])
     bench.binder.offer(bench.devices[1:])
-    wait_until(lambda: last_told(bench) == ([f"not on this node: {A}"], []), "it is told")
+    wait_until(lambda: last_conflicts(bench) == ([f"not on this node: {A}"], []), "it is reported")
     bench.binder.offer(bench.devices)
-    wait_until(lambda: last_told(bench) == ([], []), "it is back")
+    wait_until(lambda: last_conflicts(bench) == ([], []), "it is back")
     bench.binder.offer(bench.devices[1:])
-    wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
+    wait_until(lambda: last_conflicts(bench) != ([], []), "it is lost again")
     bench.remove(pod)
     bench.look_at_all()
-    wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
+    wait_until(lambda: last_conflicts(bench) == ([], []), "its tenant has left")
 
 
 def test_what_becomes_of_a_gpu_during_the_recovery_is_known_as_soon_as_that_is_over(
@@ -795,10 +797,10 @@ def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts
     assert bench.threads()
     hold.set()
     wait_until(lambda: not bench.threads(), "the binder's thread ends")
-    assert bench.watcher.told == []
+    assert bench.watcher.calls == []
 
 
-def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(parts):
+def test_a_plugin_that_ends_does_not_wait_for_a_repeated_recovery(parts):
     bench = parts()
     bench.start(recovered=False)
     bench.api.heard = False
@@ -815,17 +817,17 @@ def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(part
     bench.api.heard = True
     bench.binder.wake()
     wait_until(again.is_set, "the recovery is made again")
-    bench.watcher.told.clear()
+    bench.watcher.calls.clear()
     bench.binder.stop()
     assert not hold.is_set()
     assert bench.threads()
     hold.set()
     wait_until(lambda: not bench.threads(), "the binder's thread ends")
-    assert bench.watcher.told == []
+    assert bench.watcher.calls == []
 
 
 @pytest.mark.parametrize("unreadable", [False, True], ids=["absent", "unreadable"])
-def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he_has_left(
+def test_a_checkpoint_of_the_kubelets_that_was_never_read_is_no_evidence_that_a_pod_has_left(
     parts, unreadable
 ):
     bench = parts()
@@ -836,7 +838,7 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
     assert bench.looks[0] is None
 
 
-def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(parts):
+def test_while_the_kubelets_checkpoint_cannot_be_read_no_new_assignment_is_accepted(parts):
     bench = parts()
     bench.start()
     pod = bench.create("a", share(A, 2))
@@ -852,7 +854,7 @@ def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(pa
     bench.start_container(pod)
 
 
-def test_what_a_pod_was_given_goes_when_it_has_left(parts):
+def test_the_files_of_a_pod_are_removed_when_it_has_left(parts):
     bench = parts()
     bench.start()
     first, second = bench.create("a", share(A, 2)), bench.create("b", share(A, 2))

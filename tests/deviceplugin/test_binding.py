@@ -25,12 +25,12 @@ def looks(*pods):
     """The one refusal of a pod's container after each look, at which the pod was so."""
     one = assignment(pods[0])
     state = BinderState(AllocationState.of(GPUS), by_ids([one]))
-    told = []
+    refusals = []
     for seen in pods:
         found = bind_all(ROLE, NODE, state, lambda _, seen=seen: seen, recent=(), now=NOW)
         state = replace(state, allocation_state=found.allocation_state, refusals=found.refusals)
-        told += found.refusals.values() or [None]
-    return told
+        refusals += found.refusals.values() or [None]
+    return refusals
 
 
 def annotated(one, **annotations):
@@ -51,7 +51,7 @@ def test_our_own_mark_of_a_refusal_is_not_its_reason(wrong, why):
     assert (second.why, str(second)) == (why, str(first))
 
 
-def test_what_somebody_else_has_given_up_has_failed():
+def test_an_attempt_that_another_thread_abandoned_has_failed():
     (refused,) = looks(annotated(pod("p"), **{PHASE: "failed"}))
     assert refused.why is BindRefusal.CLAIM_FAILED
 

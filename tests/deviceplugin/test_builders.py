@@ -1,4 +1,4 @@
-"""From flags to a role: what the operator said, or left unsaid, reaches containers."""
+"""From flags to a role: the operator's flags and their defaults reach containers."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ SHARE = Allocation("main", (Share(GPU.uuid, MIB, 300),), Phase.ASSIGNED)
 
 @pytest.mark.parametrize("key_set", ["volcano", "hami"])
 @pytest.mark.parametrize(
-    ("said", "env"),
+    ("settings", "env"),
     [
         ({}, None),  # as the originals: limits of cores hold
         ({"volcano_core_policy": "force"}, "force"),
         ({"volcano_core_policy": "disable"}, "disable"),
     ],
 )
-def test_limits_of_cores_are_lifted_only_where_that_is_said(key_set, said, env):
-    options = replace(PluginOptions(volcano_dialect=key_set), **said)
+def test_limits_of_cores_are_lifted_only_where_that_is_configured(key_set, settings, env):
+    options = replace(PluginOptions(volcano_dialect=key_set), **settings)
     adapter = builder_of(options.scheme).make(options, Surroundings())
     given = adapter.codec.edits(POD, SHARE, {GPU.uuid: GPU}).env
     assert given["CUDA_DEVICE_SM_LIMIT"] == "30"
@@ -34,7 +34,7 @@ def test_limits_of_cores_are_lifted_only_where_that_is_said(key_set, said, env):
 
 
 @pytest.mark.parametrize("key_set", ["volcano", "hami"])
-def test_a_shim_that_is_damaged_while_the_plugin_runs_is_put_there_anew(tmp_path, key_set):
+def test_a_shim_that_is_damaged_while_the_plugin_runs_is_installed_again(tmp_path, key_set):
     """An empty ld.so.preload would load nothing: a container without any limit."""
     source, folder = tmp_path / "libvgpu.so", tmp_path / "host"
     source.write_bytes(b"\x7fELF library")

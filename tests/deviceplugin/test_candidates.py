@@ -1,4 +1,4 @@
-"""Whom Allocate may be for, when the kubelet tells no more than how many devices it wants."""
+"""The pods that Allocate may be for: the kubelet sends only the number of devices."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def found(*pods, allocation_state=EMPTY, count=1, **options):
     return [(one.pod.ref.uid, one.container) for one in listed]
 
 
-def said(*pods, allocation_state=EMPTY, count=1):
+def refusal_text(*pods, allocation_state=EMPTY, count=1):
     return str(no_candidate(CLAIMS, pods, allocation_state, NUMBER, count))
 
 
@@ -184,7 +184,7 @@ def test_one_that_ran_once_has_started(status):
 
 
 def test_the_originals_success_does_not_matter_as_long_as_nothing_has_started():
-    """It was killed after telling the API server, and before the kubelet had the answer."""
+    """It was killed after the API server was written, and before the kubelet had the answer."""
     served = pod("p", phase=Phase.ASSIGNED, statuses=(Status("main", ContainerState.WAITING),))
     assert served.annotations["volcano.sh/bind-phase"] == "success"
     (only,) = candidates(CLAIMS, [served], EMPTY, NUMBER, 1)
@@ -195,12 +195,12 @@ def test_gpushares_retry_finds_the_pod_that_is_assigned_already():
     adapter = GpushareAdapter()
 
     def waiting(uid, assigned, at):
-        said = {INDEX: "0", ASSIGNED: assigned, CHANGED_AT: f"{at}000000000"}
+        annotations = {INDEX: "0", ASSIGNED: assigned, CHANGED_AT: f"{at}000000000"}
         containers = (Container("main", {GPU_MEM: 4}),)
         return Pod(
             PodRef(uid, "team", uid),
             node="node-1",
-            annotations=said,
+            annotations=annotations,
             containers=containers,
             phase="Pending",
             created_at=float(at),
@@ -220,7 +220,7 @@ def test_another_resource_has_no_candidates():
 
 def test_the_refusal_names_the_request_and_who_comes_near():
     failed = pod("d", annotations={"volcano.sh/bind-phase": "failed"})
-    text = said(pod("b"), failed, count=2)
+    text = refusal_text(pod("b"), failed, count=2)
     assert no_candidate(CLAIMS, (), EMPTY, NUMBER, 2).why is BindRefusal.NO_CANDIDATE
     assert text == (
         "2 of volcano.sh/vgpu-number were requested on node node-1; waiting there:"
@@ -228,14 +228,14 @@ def test_the_refusal_names_the_request_and_who_comes_near():
     )
 
 
-def test_where_nobody_waits_the_refusal_says_so():
+def test_where_no_pod_waits_the_refusal_reports_it():
     started = running(pod("p"))
     text = "3 of volcano.sh/vgpu-number were requested on node node-1; no pod waits there"
-    assert said(started, count=3) == text
-    assert "on this node; no pod" in said(count=3)
+    assert refusal_text(started, count=3) == text
+    assert "on this node; no pod" in refusal_text(count=3)
 
 
 def test_the_refusal_does_not_grow_with_the_pods():
     pods = [pod(f"p{n:03}") for n in range(200)]
-    assert "and 196 more; none wants 2" in said(*pods, count=2)
-    assert len(said(*pods, count=2)) < 400
+    assert "and 196 more; none wants 2" in refusal_text(*pods, count=2)
+    assert len(refusal_text(*pods, count=2)) < 400

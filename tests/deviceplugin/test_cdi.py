@@ -83,16 +83,17 @@ def test_everything_is_in_the_spec_and_nothing_makes_it_another(given_edits):
     (device,) = whole["devices"]
     assert device.keys() == {"name", "containerEdits"}
     assert device["name"] == NAME
-    told = device["containerEdits"]
-    env = dict(one.split("=", 1) for one in told["env"])
+    device_edits = device["containerEdits"]
+    env = dict(one.split("=", 1) for one in device_edits["env"])
     assert env == {"NVIDIA_VISIBLE_DEVICES": "void"} | dict(given_edits.env)
     mounts = [
-        (one["hostPath"], one["containerPath"], one["options"][0]) for one in told.get("mounts", ())
+        (one["hostPath"], one["containerPath"], one["options"][0])
+        for one in device_edits.get("mounts", ())
     ]
     assert mounts == [
         (one.host, one.container, "ro" if one.read_only else "rw") for one in given_edits.mounts
     ]
-    assert [node["path"] for node in told.get("deviceNodes", ())] == [*given_edits.devices]
+    assert [node["path"] for node in device_edits.get("deviceNodes", ())] == [*given_edits.devices]
 
 
 # ---------------------------------------------------------------- on disk
@@ -104,7 +105,7 @@ def test_a_file_is_there_as_a_whole_and_only_once(files, tmp_path):
     assert file(tmp_path).stat().st_mode & 0o777 == 0o644
     inode = file(tmp_path).stat().st_ino
     files.write(NAME, EDITS, {})
-    assert file(tmp_path).stat().st_ino == inode  # a runtime would look at it anew
+    assert file(tmp_path).stat().st_ino == inode  # a runtime would read it again
     assert names(tmp_path) == [file(tmp_path).name]
     assert files.written() == {NAME}
 
@@ -158,7 +159,7 @@ def test_what_is_not_kept_goes(files, tmp_path):
     assert names(tmp_path) == []
 
 
-def test_what_an_older_boot_left_is_not_written_goes_and_is_written_anew(files, tmp_path):
+def test_a_spec_of_an_older_boot_counts_as_absent_and_is_removed_or_written_again(files, tmp_path):
     older = make(tmp_path, boot="older")
     older.write(NAME, EDITS, {})
     older.write(OTHER, EDITS, {})
@@ -235,7 +236,7 @@ def damaged(request, files, tmp_path):
     return file(tmp_path)
 
 
-def test_a_damaged_spec_is_as_good_as_lost_and_written_anew(files, damaged):
+def test_a_damaged_spec_counts_as_lost_and_is_written_again(files, damaged):
     assert not files.is_whole(NAME)
     assert files.written() == frozenset()
     files.write(NAME, EDITS, {})

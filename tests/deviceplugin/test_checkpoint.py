@@ -76,7 +76,7 @@ def test_nothing_saved_is_nothing_wrong(tmp_path):
     assert (found.tenants, found.this_boot, found.problem) == ((), False, None)
 
 
-def test_what_an_earlier_boot_left_is_told_apart(folder):
+def test_records_of_an_earlier_boot_are_marked(folder):
     found = loaded(folder, boot="another")
     assert (found.tenants, found.this_boot) == (B, False)
 
@@ -293,7 +293,7 @@ def test_with_both_damaged_nothing_is_known_and_nothing_is_lost(folder):
     assert {path.read_bytes() for path in folder.glob("*.damaged-*")} == {b"one", b"two"}
 
 
-def test_a_backup_alone_is_used_and_said(folder):
+def test_a_backup_alone_is_used_and_reported(folder):
     (folder / NAME).unlink()
     found = loaded(folder)
     assert (found.tenants, found.problem.reason) == (A, Reason.ABSENT)

@@ -118,7 +118,7 @@ def test_without_cgroups_the_kubelets_word_on_each_container_counts(one):
     assert has_left([one], None)
 
 
-def test_without_cgroups_who_was_given_up_while_a_container_ran_stays():
+def test_without_cgroups_a_pod_that_left_while_a_container_ran_stays():
     assert not has_left([GIVEN_UP], None, assigned=NOBODY)
 
 

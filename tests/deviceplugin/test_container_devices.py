@@ -24,11 +24,11 @@ NAME = "0123456789abcdef01234567"
 EDITS = ContainerEdits({"NVIDIA_VISIBLE_DEVICES": "void"})
 
 
-def told(message):
+def encoded(message):
     return base64.b64encode(message).decode()
 
 
-ANSWER = told(answer(NAME, EDITS, cdi=True).SerializeToString())
+ANSWER = encoded(answer(NAME, EDITS, cdi=True).SerializeToString())
 
 
 def entry(**fields):
@@ -68,8 +68,8 @@ def refusal(path):
 def test_a_golden_file_gives_what_the_verifying_reader_gives(path: Path):
     grants, _ = parse_checkpoint(path.read_bytes())
     for resource in {grant.resource for grant in grants} | {RESOURCE}:
-        found = read_assignments(str(path), resource)
-        assert [(a.pod_uid, a.container, a.ids) for a in found] == [
+        assignments = read_assignments(str(path), resource)
+        assert [(a.pod_uid, a.container, a.ids) for a in assignments] == [
             (g.pod_uid, g.container, frozenset(g.device_ids))
             for g in grants
             if g.resource == resource
@@ -84,7 +84,7 @@ def test_an_entry_has_the_name_and_the_edits_of_its_answer(checkpoint):
     assert read_assignments(checkpoint(entry()), RESOURCE) == (assigned(),)
 
 
-def test_entries_of_other_resources_are_left_alone_whatever_they_hold(checkpoint):
+def test_entries_of_other_resources_are_skipped_whatever_they_hold(checkpoint):
     foreign = entry(ResourceName="nvidia.com/gpu", DeviceIDs="?", AllocResp=["?"])
     assert read_assignments(checkpoint(foreign, entry()), RESOURCE) == (assigned(),)
 
@@ -110,7 +110,7 @@ def test_null_is_nothing(checkpoint):
 
 @pytest.mark.parametrize(
     "answered",
-    ["not base64!", "QQ", told(b"\xff"), 7, {"a": 1}, "", "\u00e9"],
+    ["not base64!", "QQ", encoded(b"\xff"), 7, {"a": 1}, "", "\u00e9"],
     ids=["text", "cut", "no-message", "number", "object", "empty", "not-ascii"],
 )
 def test_an_entry_whose_answer_cannot_be_read_is_kept_without_a_name(checkpoint, answered):
@@ -143,7 +143,7 @@ def test_any_bytes_give_assignments_or_a_source_error(tmp_path_factory, content)
     assert refusal(str(path)) is Reason.MALFORMED
 
 
-def test_what_is_no_readable_file_is_told_as_such(tmp_path):
+def test_an_unreadable_file_is_reported_as_such(tmp_path):
     assert refusal(str(tmp_path / "none")) is Reason.ABSENT
     assert refusal(str(tmp_path)) is Reason.NOT_REGULAR_FILE
     large = tmp_path / "large"
@@ -152,7 +152,7 @@ def test_what_is_no_readable_file_is_told_as_such(tmp_path):
     assert refusal(str(large)) is Reason.TOO_LARGE
 
 
-def test_the_stamp_tells_a_file_that_was_replaced_by_its_equal(tmp_path):
+def test_the_stamp_distinguishes_a_file_from_an_equal_one_that_replaced_it(tmp_path):
     path = tmp_path / "checkpoint"
     assert stamp(str(path)) is None
     path.write_bytes(b"{}")

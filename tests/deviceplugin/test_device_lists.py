@@ -46,11 +46,11 @@ GPUS = st.lists(st.builds(dict, memory=st.integers(0, 300).map(MIB.__mul__), hea
 def test_all_ids_are_listed_in_order_and_counted(codec, resource, drawn):
     gpus = tuple(gpu(number, **fields) for number, fields in enumerate(drawn))
     listed = offered(codec, resource, gpus)
-    told = ids(listed)
-    assert list(told) == list(codec.device_ids(resource, gpus))
+    health_by_id = ids(listed)
+    assert list(health_by_id) == list(codec.device_ids(resource, gpus))
     assert (listed.healthy, listed.unhealthy) == (
-        sum(told.values()),
-        len(told) - sum(told.values()),
+        sum(health_by_id.values()),
+        len(health_by_id) - sum(health_by_id.values()),
     )
 
 
@@ -65,21 +65,21 @@ def test_so_many_ids_are_healthy_as_the_healthy_gpus_alone_have(codec, resource,
 @pytest.mark.parametrize(("codec", "resource"), OFFERS[:4], ids=[n for _, n in OFFERS[:4]])
 def test_all_ids_of_an_unhealthy_gpu_are_unhealthy_and_no_others(codec, resource):
     gpus = (gpu(0), gpu(1, healthy=False), gpu(2))
-    for told, healthy in ids(offered(codec, resource, gpus)).items():
-        assert healthy is (gpus[1].uuid not in told)
+    for device_id, healthy in ids(offered(codec, resource, gpus)).items():
+        assert healthy is (gpus[1].uuid not in device_id)
 
 
 def test_ids_that_name_no_gpu_are_unhealthy_from_the_end():
     gpus = (gpu(0, GIB, healthy=False), gpu(1, 3 * GIB))
-    told = list(ids(offered(GAIA, "tencent.com/vcuda-memory", gpus)).values())
-    assert told == [True] * 12 + [False] * (GIB // GAIA_MEMORY_BLOCK)
+    health = list(ids(offered(GAIA, "tencent.com/vcuda-memory", gpus)).values())
+    assert health == [True] * 12 + [False] * (GIB // GAIA_MEMORY_BLOCK)
 
 
 def test_nothing_to_list_is_an_empty_list():
     assert offered(VOLCANO, "volcano.sh/vgpu-number", ()) == AdvertisedList(b"", 0, 0, 0)
 
 
-def test_a_gpu_that_cannot_be_listed_is_told():
+def test_a_gpu_that_cannot_be_listed_is_reported():
     with pytest.raises(SourceError):
         offered(GPUSHARE, "aliyun.com/gpu-mem", (Device("GPU-x", 0),))
 
@@ -111,7 +111,7 @@ def test_eight_large_gpus_in_units_of_one_mib_are_too_long():
     )
 
 
-def test_the_unit_that_is_said_to_fit_fits_and_the_next_smaller_does_not():
+def test_the_suggested_unit_fits_and_the_next_smaller_does_not():
     fitting = offered(Volcano(memory_factor=19), "volcano.sh/vgpu-memory", eight(140))
     assert len(fitting.message) <= fitting.longest_bytes <= KUBELET_LIMIT
     assert isinstance(
@@ -126,20 +126,22 @@ def test_a_list_is_too_long_even_if_it_fits_while_all_is_well():
     assert refused.longest_bytes - words * refused.count < KUBELET_LIMIT < refused.longest_bytes
 
 
-def test_a_flag_with_a_suffix_is_told_as_it_is_typed():
+def test_a_flag_with_a_suffix_is_printed_as_it_is_typed():
     unit = IdUnit(MIB, "--gpushare.memory-unit", "MiB")
-    told = str(offered(GPUSHARE, "aliyun.com/gpu-mem", eight(16), unit))
-    assert told.endswith("the smallest --gpushare.memory-unit that fits is 2MiB")
+    problem = str(offered(GPUSHARE, "aliyun.com/gpu-mem", eight(16), unit))
+    assert problem.endswith("the smallest --gpushare.memory-unit that fits is 2MiB")
 
 
-def test_where_no_unit_fits_that_is_said():
+def test_where_no_unit_fits_that_is_reported():
     gpus = (gpu(0, 2 * MIB), gpu(1, 200 * GIB))
-    told = str(offered(VOLCANO, "volcano.sh/vgpu-memory", gpus, FACTOR))
-    assert told.endswith("; no --volcano.memory-factor fits that leaves every device one")
+    problem = str(offered(VOLCANO, "volcano.sh/vgpu-memory", gpus, FACTOR))
+    assert problem.endswith("; no --volcano.memory-factor fits that leaves every device one")
 
 
 def test_a_list_that_is_not_of_memory_is_too_long_without_advice():
     gpus = (Device(gpu(0).uuid, slots=200_000),)
-    told = str(offered(VOLCANO, "volcano.sh/vgpu-number", gpus))
-    assert told.startswith("volcano.sh/vgpu-number is not registered: 200,000 devices make a list")
-    assert told.endswith("and the kubelet takes 4,194,304")
+    problem = str(offered(VOLCANO, "volcano.sh/vgpu-number", gpus))
+    assert problem.startswith(
+        "volcano.sh/vgpu-number is not registered: 200,000 devices make a list"
+    )
+    assert problem.endswith("and the kubelet takes 4,194,304")

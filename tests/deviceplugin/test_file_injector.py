@@ -106,8 +106,8 @@ def test_the_rest_follows(files, tmp_path):
         "/tmp/vgpu": "/usr/local/vgpu/containers/u1_main",
         "/overrideEnv": str(place(tmp_path) / "overrideEnv"),
     }
-    told = (place(tmp_path) / "overrideEnv").read_text()
-    assert told == "CUDA_DEVICE_MEMORY_LIMIT_0=4096m\nCUDA_DEVICE_SM_LIMIT=30\n"
+    variables = (place(tmp_path) / "overrideEnv").read_text()
+    assert variables == "CUDA_DEVICE_MEMORY_LIMIT_0=4096m\nCUDA_DEVICE_SM_LIMIT=30\n"
     assert files.written() == {NAME}
 
 
@@ -198,11 +198,11 @@ def test_a_container_that_was_made_too_early_is_not_taken_for_served(files, tmp_
 
 # ---------------------------------------------------------------- damaged
 
-TOLD = "CUDA_DEVICE_MEMORY_LIMIT_0=4096m\nCUDA_DEVICE_SM_LIMIT=30\n"
+VARIABLES = "CUDA_DEVICE_MEMORY_LIMIT_0=4096m\nCUDA_DEVICE_SM_LIMIT=30\n"
 DAMAGES = {
     "emptied": lambda folder: (folder / "overrideEnv").write_text(""),
-    "cut": lambda folder: (folder / "overrideEnv").write_text(TOLD[:-2]),
-    "zeros": lambda folder: (folder / "overrideEnv").write_bytes(bytes(len(TOLD))),
+    "cut": lambda folder: (folder / "overrideEnv").write_text(VARIABLES[:-2]),
+    "zeros": lambda folder: (folder / "overrideEnv").write_bytes(bytes(len(VARIABLES))),
     "limits gone": lambda folder: (folder / "overrideEnv").unlink(),
     "boot emptied": lambda folder: (folder / "boot-id").write_text(""),
     "boot gone": lambda folder: (folder / "boot-id").unlink(),
@@ -220,7 +220,7 @@ def relink(link, target):
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_what_is_damaged_is_as_good_as_lost_and_written_anew(files, tmp_path, damage):
+def test_a_damaged_file_counts_as_lost_and_is_written_again(files, tmp_path, damage):
     files.write(NAME, edits(), LIMITS)
     assert files.is_whole(NAME)
     damage(place(tmp_path))
@@ -229,13 +229,13 @@ def test_what_is_damaged_is_as_good_as_lost_and_written_anew(files, tmp_path, da
     files.write(NAME, edits(), LIMITS)
     assert files.is_whole(NAME)
     assert files.written() == {NAME}
-    assert (place(tmp_path) / "overrideEnv").read_text() == TOLD
+    assert (place(tmp_path) / "overrideEnv").read_text() == VARIABLES
     assert resolved(tmp_path, files.response(NAME, edits(), LIMITS))["/tmp/vgpu"].endswith(
         "u1_main"
     )
 
 
-def test_a_part_that_a_runtime_has_made_is_not_mended(files, tmp_path):
+def test_a_file_that_a_runtime_has_created_is_not_repaired(files, tmp_path):
     """The limits were removed, and a container was made before anybody saw it."""
     files.write(NAME, edits(), LIMITS)
     (place(tmp_path) / "overrideEnv").unlink()
@@ -269,7 +269,7 @@ def test_what_is_not_kept_goes_and_links_are_not_followed(files, tmp_path):
     assert (target / "region.cache").exists()
 
 
-def test_what_an_older_boot_left_is_not_written_and_is_written_anew(files, tmp_path):
+def test_a_file_of_an_older_boot_counts_as_absent_and_is_written_again(files, tmp_path):
     make(tmp_path, boot="older").write(NAME, edits(uid="old"), LIMITS)
     assert files.written() == frozenset()
     files.write(NAME, edits(), LIMITS)

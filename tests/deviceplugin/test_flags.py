@@ -1,4 +1,4 @@
-"""The flags of `vgpu device-plugin`: what they mean, and what is said when they are wrong."""
+"""The flags of `vgpu device-plugin`: what they mean, and the messages when they are wrong."""
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +11,7 @@ from vgpucli.main import main as cli
 
 @pytest.fixture
 def call(monkeypatch):
-    """Runs the command; what it would have been run with, or what it said."""
+    """Runs the command; what it would have been run with, or its message."""
     started = []
     monkeypatch.setattr(main, "run", lambda options, judged, driver: started.append(options))
 
@@ -22,18 +22,18 @@ def call(monkeypatch):
     return called
 
 
-def said(result):
+def message_of(result):
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     return " ".join(result.output.split())
 
 
 def test_without_a_scheme_nothing_can_be_served(call):
-    assert "Missing option '--scheme'" in said(call())
-    assert "kubeshare" in said(call("--scheme=kubeshare"))
+    assert "Missing option '--scheme'" in message_of(call())
+    assert "kubeshare" in message_of(call("--scheme=kubeshare"))
 
 
-def test_what_is_not_said_is_as_the_help_says(call):
+def test_a_flag_that_is_not_set_has_the_default_in_the_help(call):
     options = call("--scheme=volcano")
     assert options.scheme is Scheme.VOLCANO
     assert (options.cdi, options.volcano_memory_factor) == (True, 1)
@@ -108,7 +108,7 @@ def test_labels_are_kept_in_their_order(call):
     ],
 )
 def test_a_wrong_value_names_its_flag(call, flags):
-    assert flags[1].partition("=")[0] in said(call(*flags))
+    assert flags[1].partition("=")[0] in message_of(call(*flags))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_wrong_value_names_its_flag(call, flags):
 )
 def test_a_flag_of_another_scheme_is_refused_unless_the_environment_has_it(call, scheme, flag):
     name = flag.removeprefix("--no-").removeprefix("--").partition("=")[0]
-    complaint = said(call(f"--scheme={scheme}", flag))
+    complaint = message_of(call(f"--scheme={scheme}", flag))
     assert f"--{name} is of no use with --scheme {scheme}" in complaint
 
 
@@ -143,10 +143,10 @@ def test_the_environment_may_serve_several_programs(call):
     ],
 )
 def test_flags_that_contradict_each_other_are_named(call, flags, words):
-    assert words in said(call(*flags))
+    assert words in message_of(call(*flags))
 
 
 def test_what_the_originals_variables_say_of_health_is_read(call):
     assert call("--scheme=volcano", DP_DISABLE_HEALTHCHECKS="31,48").scheme is Scheme.VOLCANO
-    complaint = said(call("--scheme=volcano", DP_DISABLE_HEALTHCHECKS="31,none"))
+    complaint = message_of(call("--scheme=volcano", DP_DISABLE_HEALTHCHECKS="31,none"))
     assert "DP_DISABLE_HEALTHCHECKS" in complaint

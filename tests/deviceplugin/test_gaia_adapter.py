@@ -39,7 +39,7 @@ from tests.support.plugin_pods import (
     node,
     pod,
     tenant_of,
-    told,
+    with_marks,
 )
 from vgpu.model.allocation import Allocation, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef
@@ -113,7 +113,7 @@ def test_gpus_that_mig_cuts_are_left_out():
 
 
 def test_the_promise_is_kept_where_the_original_would_choose_another_gpu():
-    """T9, GM#18: share mode would pick GPU 0, and gpu-admission said 5."""
+    """T9, GM#18: share mode would pick GPU 0, and gpu-admission chose 5."""
     found = claim(asking((5, 3), indices=["5"]))
     assert found == (Allocation("c0", (part(5, 5, 3),), Phase.ASSIGNED),)
 
@@ -149,7 +149,7 @@ def test_a_promise_of_another_node_is_refused():
 
 
 def test_without_a_promise_the_plugin_chooses_for_all_containers_at_once():
-    """The second container cannot have what the first one was given."""
+    """The second container cannot have what the first one has."""
     found = claim(asking((100, 0), (100, 0), (60, 1), (60, 1)))
     chosen = [device for its in gpus(found).values() for device in its]
     assert len(set(chosen)) == 4
@@ -229,11 +229,11 @@ def test_asking_again_for_what_a_container_has_changes_nothing():
 
 def test_what_gpu_manager_gave_to_pods_that_are_gone_is_free():
     """T8: of its checkpoint's three pods one is alive; five GPUs are free, and GPU 0 is not."""
-    said = ",".join(
+    entries = ",".join(
         f'"{uid}":{{"c":{{"Devices":["/dev/nvidia{device}"],"Cores":100,"Memory":268435456}}}}'
         for device, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
     )
-    kept = parse_checkpoint(f'{{"PodGPUMapping":{{{said}}}}}'.encode())
+    kept = parse_checkpoint(f'{{"PodGPUMapping":{{{entries}}}}}'.encode())
     uuids = by_name(DEVICES)
     alive = [
         AdmittedPod(PodRef(uid, "ns", uid), tuple(by_uuid(one, uuids) for one in its), foreign=True)
@@ -251,7 +251,7 @@ def test_what_gpu_manager_gave_to_pods_that_are_gone_is_free():
     st.lists(st.tuples(st.sampled_from((5, 50, 100, 200)), st.integers(1, 20)), min_size=1),
     st.sets(st.integers(0, 5)),
 )
-def test_what_is_chosen_fits_into_the_books(sizes, taken):
+def test_the_chosen_gpus_fit_into_the_allocation_state(sizes, taken):
     """However many containers ask: the allocation state never has to refuse what the role has
     chosen.
     """
@@ -288,8 +288,8 @@ def bound(one, allocation_state):
     )
 
 
-def test_a_gpu_that_is_given_out_beyond_what_it_has_is_not_chosen():
-    """Share mode would choose GPU 0: by the books most of it is held, and yet enough is free."""
+def test_an_overcommitted_gpu_is_not_chosen():
+    """Share mode would choose GPU 0: most of it is held, and yet enough is free."""
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
     assert allocation_state.unbooked == {"t1"}
     found = bound(asking((20, 1), uid="u1"), allocation_state)
@@ -309,12 +309,12 @@ def test_what_was_promised_on_such_a_gpu_waits_until_there_is_room():
 )
 def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held, size):
     allocation_state = seated(*(part(device, cores, 1) for device, cores in held))
-    found, said = allocation_state, "no free node"
+    found, detail = allocation_state, "no free node"
     try:
         found = bound(asking(size, uid="u1"), allocation_state)
     except BindRefused as error:
-        said = error.detail
-    assert said == "no free node"
+        detail = error.detail
+    assert detail == "no free node"
     spent = {
         one.device
         for uid in allocation_state.unbooked
@@ -326,7 +326,7 @@ def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held
 # ---------------------------------------------------------------- answers
 
 
-def test_a_container_is_given_what_the_original_gives():
+def test_a_container_gets_the_same_edits_as_from_the_original():
     adapter = GaiaAdapter(Gaia(limits_path="/vm", driver_path="/driver"))
     one = asking((50, 30), uid="u1")
     (allocation,) = claim(one, adapter=adapter)
@@ -348,7 +348,7 @@ def test_a_static_pods_limits_lie_where_the_kubelet_knows_it():
     assert edits.mounts[1].host.endswith(f"/{'ab' * 16}")
 
 
-def test_an_allocation_that_gaia_cannot_say_is_malformed():
+def test_an_allocation_that_gpu_manager_cannot_express_is_malformed():
     strange = Allocation("c0", (part(0, 50, 1), part(1, 50, 1)), Phase.ASSIGNED)
     with pytest.raises(BindRefused) as caught:
         ROLE.edits(asking((50, 1)), strange, "any", by_name(DEVICES))
@@ -373,7 +373,7 @@ def test_nothing_is_written_before_all_containers_are_bound():
     assert marks(one, "c0", "c1") == {ASSIGNED: "true"}
 
 
-def test_what_the_plugin_chose_is_told_as_gpu_admission_tells_it():
+def test_the_plugins_choice_is_written_in_gpu_admissions_form():
     one = asking((200, 0), (50, 30))
     written = marks(one, "c0", "c1")
     assert written == {
@@ -383,20 +383,20 @@ def test_what_the_plugin_chose_is_told_as_gpu_admission_tells_it():
         PREDICATE_NODE: NODE,
         PREDICATE_TIME: str(int(NOW) * 10**9),
     }
-    assert ROLE.codec.claim(told(one, written)).remarks == ()
+    assert ROLE.codec.claim(with_marks(one, written)).remarks == ()
 
 
 def test_what_was_written_is_not_written_again():
     one = asking((200, 0))
-    written = told(one, marks(one, "c0"))
+    written = with_marks(one, marks(one, "c0"))
     assert marks(written, "c0") == {}
-    turned = told(written, {f"{INDEX}0": "1,0"})
+    turned = with_marks(written, {f"{INDEX}0": "1,0"})
     tenant = tenant_of(written, claim(written), bound=["c0"])
     assert ROLE.pod_annotations(turned, tenant, by_name(DEVICES), NOW) == {}
 
 
 def test_the_time_of_the_promise_stays():
-    written = told(asking((50, 30), indices=["5"]), {PREDICATE_TIME: str(AT)})
+    written = with_marks(asking((50, 30), indices=["5"]), {PREDICATE_TIME: str(AT)})
     assert PREDICATE_TIME not in marks(written, "c0")
 
 
@@ -406,17 +406,17 @@ def test_a_gpu_that_is_lost_leaves_the_marks_as_they_are():
     assert ROLE.pod_annotations(one, tenant, by_name(DEVICES[:5]), NOW) == {}
 
 
-def test_tenants_of_gpu_manager_are_left_alone():
+def test_tenants_of_gpu_manager_are_skipped():
     one = asking((50, 30), indices=["5"])
     assert ROLE.pod_annotations(one, tenant_of(one, claim(one), foreign=True), {}, NOW) == {}
 
 
 def test_a_refusal_takes_no_promise_away():
-    """The pod would be given another GPU then."""
+    """The pod would get another GPU then."""
     assert ROLE.failure_annotations(asking((50, 30), indices=["7"])) == {}
 
 
-def test_the_node_says_its_model_and_what_the_operator_wants():
+def test_the_node_gets_labels_for_its_model_and_the_operators_settings():
     adapter = replace(ROLE, node_labels={"pool": "shared"})
     tesla = adapter.devices([gpu("GPU-a", 0, minor="0", name="NVIDIA Tesla V100")])
     written = adapter.node_annotations(node(), tesla, NOW)
@@ -425,7 +425,7 @@ def test_the_node_says_its_model_and_what_the_operator_wants():
     assert adapter.node_annotations(node(), (), NOW).labels == {"pool": "shared"}
 
 
-def test_a_model_of_two_words_is_not_told():
+def test_a_model_of_two_words_is_not_reported():
     assert ROLE.node_annotations(node(), ROLE.devices(GPUS), NOW).labels == {}
 
 

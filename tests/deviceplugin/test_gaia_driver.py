@@ -33,7 +33,7 @@ SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """No test can tell what has reached the disk, and waiting for it takes most of the time."""
+    """No test can see what has reached the disk, and waiting for it takes most of the time."""
     monkeypatch.setattr(driver_mirror, "_sync", lambda path: None)
 
 
@@ -222,7 +222,7 @@ def test_a_cache_from_before_the_driver_is_helped_out(host):
     assert survey(str(host.root)).version == VERSION
 
 
-def test_a_host_without_a_driver_says_where_it_was_sought(tmp_path):
+def test_a_host_without_a_driver_reports_where_it_was_sought(tmp_path):
     with pytest.raises(SourceError, match=r"libcuda\.so\.1 .*ld\.so\.cache.*/usr/lib64") as caught:
         survey(str(tmp_path))
     assert caught.value.reason is Reason.LIBRARY_NOT_FOUND
@@ -273,10 +273,10 @@ def test_an_elf_file_of_any_bytes_is_read_or_refused(tmp_path_factory, at, damag
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_an_elf_file_tells_its_class_and_its_names(tmp_path, bits):
+def test_an_elf_file_has_its_class_and_its_names(tmp_path, bits):
     (tmp_path / "a.so").write_bytes(elf(bits, "liba.so.1", ["libb.so.2", "libc.so.6"]))
-    found = read_library(str(tmp_path / "a.so"))
-    assert found == Library(bits, "liba.so.1", ("libb.so.2", "libc.so.6"))
+    library = read_library(str(tmp_path / "a.so"))
+    assert library == Library(bits, "liba.so.1", ("libb.so.2", "libc.so.6"))
 
 
 def test_a_real_librarys_soname_is_read(tmp_path):
@@ -331,7 +331,7 @@ def test_the_loader_finds_the_control_library_and_that_one_the_driver(
 # ---------------------------------------------------------------- how it is switched
 
 
-def test_a_mirror_that_is_there_is_left_alone(informer, folder):
+def test_a_mirror_that_is_complete_is_kept(informer, folder):
     first = informer().refresh()
     inodes = {path: path.lstat().st_ino for path in folder.rglob("*")}
     again = informer().refresh()
@@ -420,7 +420,7 @@ def test_a_container_keeps_the_folder_that_it_was_made_with(informer, folder, ho
     assert "590" not in listed
 
 
-def test_an_interrupted_mirror_is_begun_anew(informer, folder, monkeypatch):
+def test_an_interrupted_mirror_is_begun_again(informer, folder, monkeypatch):
     """Killed in the middle, or the disk is full."""
     with monkeypatch.context() as broken:
         broken.setattr(driver_mirror, "_sync", refusing)
@@ -437,7 +437,7 @@ def refusing(path):
     raise OSError(28, "No space left on device")
 
 
-def test_a_driver_that_is_replaced_while_it_is_copied_is_not_given(
+def test_a_driver_that_is_replaced_while_it_is_copied_is_not_used(
     informer, folder, host, monkeypatch
 ):
     build = DriverMirror._build
@@ -491,8 +491,8 @@ def test_without_its_client_the_control_library_is_of_no_use(informer, plugin):
 # ---------------------------------------------------------------- who waits for it
 
 
-def test_pods_wait_for_the_driver_and_are_told_when_it_has_come(tmp_path, host, plugin):
-    told = []
+def test_pods_wait_for_the_driver_and_continue_when_it_has_come(tmp_path, host, plugin):
+    events = []
     host.path("/etc/ld.so.cache").unlink()
     aside = host.path(FOLDERS[64]).rename(tmp_path / "aside")
     keeper = GaiaServices(
@@ -503,7 +503,7 @@ def test_pods_wait_for_the_driver_and_are_told_when_it_has_come(tmp_path, host, 
         ),
         pod={}.get,
         driver=lambda: (580, 95),
-        mirrored=lambda: told.append("mirrored"),
+        mirrored=lambda: events.append("mirrored"),
     )
     one = asking((50, 30))
     tenant = tenant_of(one, ROLE.claim(one, NODE, DEVICES, no_capacity(DEVICES)))
@@ -511,13 +511,13 @@ def test_pods_wait_for_the_driver_and_are_told_when_it_has_come(tmp_path, host, 
     assert "libcuda.so.1" in keeper.problem
     with pytest.raises(OSError, match=r"libcuda\.so\.1"):
         keeper._require_driver(tenant)
-    assert told == []
+    assert events == []
     aside.rename(host.path(FOLDERS[64]))
     keeper.refresh()
     assert keeper.problem == ""
     keeper._require_driver(tenant)
     keeper.refresh()
-    assert told == ["mirrored"]
+    assert events == ["mirrored"]
     (plugin / "gpu-client").unlink()
     keeper.refresh()
     with pytest.raises(OSError, match="gpu-client"):

@@ -1,4 +1,4 @@
-"""Registrations of gaia's library over the real socket, and the files that they bring."""
+"""Registrations of gpu-manager's library over the real socket, and the files that they bring."""
 
 import os
 import socket
@@ -121,7 +121,7 @@ def names(folder):
 # ---------------------------------------------------------------- registering
 
 
-def test_a_container_is_given_its_limits_and_its_pids(node):
+def test_a_container_gets_its_limits_and_its_pids(node):
     """T13: 50 cores and 30 blocks."""
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
@@ -343,8 +343,8 @@ def test_the_folder_of_a_container_that_was_restarted_goes(node):
 def test_hostile_requests_are_refused_and_leave_nothing(node, fields, code):
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
-    told, _ = register(node.socket(), **fields)
-    assert told is code
+    answer_code, _ = register(node.socket(), **fields)
+    assert answer_code is code
     assert names(node.host.limits) == [UID]
     assert names(node.host.limits / UID) == ["vcuda.sock"]
 
@@ -397,16 +397,16 @@ def test_a_container_of_another_pod_is_not_found(node):
     node.seat(mine)
     node.seat(other)
     container = node.host.start(other.ref, "c0", [7])
-    told, _ = register(node.socket(), pod_uid=UID, container_id=container)
-    assert told is Code.NOT_FOUND
+    code, _ = register(node.socket(), pod_uid=UID, container_id=container)
+    assert code is Code.NOT_FOUND
 
 
 def test_a_container_without_a_share_is_not_found(node):
     pod = asking((50, 30), (0, 0), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c1", [7])
-    told, text = register(node.socket(), pod_uid=UID, container_id=container)
-    assert told is Code.NOT_FOUND
+    code, text = register(node.socket(), pod_uid=UID, container_id=container)
+    assert code is Code.NOT_FOUND
     assert container in text
 
 
@@ -415,31 +415,31 @@ def test_a_container_that_nobody_can_name_waits_in_vain(node, monkeypatch):
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7], linked=False)
-    told, text = register(node.socket(), pod_uid=UID, container_id=container)
-    assert told is Code.UNAVAILABLE
+    code, text = register(node.socket(), pod_uid=UID, container_id=container)
+    assert code is Code.UNAVAILABLE
     assert "the kubelet's data does not identify" in text
 
 
-def test_a_driver_that_does_not_answer_is_said(node):
+def test_a_driver_that_does_not_answer_is_reported(node):
     node.driver = None
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
-    told, text = register(node.socket(), pod_uid=UID, container_id=container)
-    assert told is Code.UNAVAILABLE
+    code, text = register(node.socket(), pod_uid=UID, container_id=container)
+    assert code is Code.UNAVAILABLE
     assert "kernel module" in text
 
 
-def test_a_defect_is_not_told_to_tenants(tmp_path, caplog):
+def test_an_unexpected_error_is_not_shown_to_tenants(tmp_path, caplog):
     def look(uid, by_name):
         raise KeyError(str(tmp_path))
 
     servers = VcudaServers(look)
     servers.start()
     servers.open(UID, str(tmp_path / "vcuda.sock"))
-    told, text = register(tmp_path / "vcuda.sock", pod_uid=UID, container_id=ID)
+    code, text = register(tmp_path / "vcuda.sock", pod_uid=UID, container_id=ID)
     servers.stop()
-    assert told is Code.INTERNAL
+    assert code is Code.INTERNAL
     assert str(tmp_path) not in text
     assert "defect" in caplog.text
 
@@ -528,7 +528,7 @@ def test_the_socket_is_replaced_in_one_step(tmp_path):
     assert missing == []
 
 
-def test_a_socket_that_was_removed_is_made_again(node):
+def test_a_socket_that_was_removed_is_recreated(node):
     tenant = node.seat(asking((50, 30), uid=UID))
     node.socket().unlink()
     node.keeper.seat(tenant)
@@ -576,7 +576,7 @@ def test_a_limit_that_its_user_broke_stays_what_it_was(node):
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 10], ids=["emptied", "cut"])
 @pytest.mark.parametrize("file", ["vcuda.config", "pids.config"])
-def test_what_is_damaged_is_written_anew_without_being_asked_for(node, file, damage):
+def test_a_damaged_file_is_written_again_without_a_request(node, file, damage):
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
@@ -607,7 +607,7 @@ def warnings(caplog):
     return [each.message for each in caplog.records if each.name == limits_writer.__name__]
 
 
-def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
+def test_what_a_tenant_causes_at_each_check_is_logged_once(node, caplog):
     """It may fork, and end, as it likes; and have us look ten times a second."""
     pod = asking((50, 30), uid=UID)
     tenant = node.seat(pod)
@@ -624,7 +624,7 @@ def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
     ]
 
 
-def test_what_is_new_about_a_pod_is_said(node, caplog):
+def test_a_new_fault_of_a_pod_is_logged(node, caplog):
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
     node.host.start(pod.ref, "c0", [7])
@@ -636,7 +636,7 @@ def test_what_is_new_about_a_pod_is_said(node, caplog):
     assert node.keeper._registrar._warned == {}
 
 
-def test_a_folder_too_deep_for_a_socket_is_said(tmp_path):
+def test_a_folder_too_deep_for_a_socket_is_reported(tmp_path):
     node = Node(tmp_path / ("x" * 60))
     with pytest.raises(OSError, match="longer than"):
         node.seat(asking((50, 30), uid=UID))

@@ -21,7 +21,7 @@ from tests.support.plugin_pods import (
     node,
     pod,
     tenant_of,
-    told,
+    with_marks,
 )
 from vgpu.model.allocation import Allocation, Claim, Share
 from vgpu.model.facts import GpuSample
@@ -105,9 +105,9 @@ def test_the_extenders_gpu_is_found_by_its_index():
 
 
 def test_acks_allocation_names_gpus_by_container():
-    said = {ALLOCATION: '{"1":{"0":3,"1":3}}', ACK_FLAG: "false", ACK_TIME: "1"}
+    annotations = {ALLOCATION: '{"1":{"0":3,"1":3}}', ACK_FLAG: "false", ACK_TIME: "1"}
     labels = {"aliyun.com/gpu-count": "2"}
-    object_name = pod(said, container("plain"), asks(6, "x"), labels=labels)
+    object_name = pod(annotations, container("plain"), asks(6, "x"), labels=labels)
     assert claimed(object_name) == (
         Allocation("x", (Share(A, 3 * GIB), Share(B, 3 * GIB)), Phase.ASSIGNED),
     )
@@ -134,10 +134,10 @@ def test_nothing_is_guessed(annotations, why):
     assert refused(pod(annotations, asks())).why is why
 
 
-def test_a_pod_that_the_extender_has_not_seen_is_told_the_likely_cause():
-    said = str(refused(pod({}, asks())))
-    assert "kube-scheduler does not ask the gpushare extender" in said
-    assert INDEX in said
+def test_a_pod_that_the_extender_has_not_seen_gets_the_likely_cause():
+    message = str(refused(pod({}, asks())))
+    assert "kube-scheduler does not ask the gpushare extender" in message
+    assert INDEX in message
 
 
 def test_on_a_node_with_one_gpu_no_choice_is_a_guess():
@@ -165,8 +165,8 @@ def test_what_the_extender_writes_is_what_is_claimed(units, gpu_index, unit):
     )
     claim = Claim(Scheme.GPUSHARE, PodRef("u", "ml", "p"), "", allocations, NOW)
     written = adapter.codec.annotations(claim, by_name(devices))
-    found = claimed(pod(written, *containers), devices, adapter)
-    assert found == tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
+    claims = claimed(pod(written, *containers), devices, adapter)
+    assert claims == tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
 
 
 # ---------------------------------------------------------------- answers
@@ -177,7 +177,7 @@ def edits(object_name, adapter=ROLE, devices=DEVICES):
     return adapter.edits(object_name, only, "f00d", by_name(devices))
 
 
-def test_a_container_is_told_its_share_and_its_gpu_by_uuid():
+def test_a_container_gets_its_share_and_its_gpu_by_uuid():
     given_ = edits(pod(assumed(), asks()))
     assert given_.env == {
         "NVIDIA_VISIBLE_DEVICES": B,
@@ -222,8 +222,8 @@ def test_a_pod_is_assigned_when_all_its_containers_are_bound_and_not_again():
     assert marks(object_name, ["x"]) == {}
     written = marks(object_name, ["x", "y"])
     assert written == {FLAG: "true", TIME: NANOSECONDS}
-    assert marks(told(object_name, written), ["x", "y"], now=NOW + 60) == {}
-    assert ROLE.codec.claim(told(object_name, written)).assigned_at == NOW
+    assert marks(with_marks(object_name, written), ["x", "y"], now=NOW + 60) == {}
+    assert ROLE.codec.claim(with_marks(object_name, written)).assigned_at == NOW
 
 
 def test_each_form_is_assigned_under_its_own_keys():
@@ -234,7 +234,7 @@ def test_each_form_is_assigned_under_its_own_keys():
     written = {FLAG: "true", TIME: NANOSECONDS, ACK_FLAG: "true", ACK_TIME: NANOSECONDS}
     assert marks(both, done) == written
     mixed = pod({ALLOCATION: '{"0":{"1":4}}', FLAG: "false"}, asks())
-    assert marks(told(mixed, marks(mixed, done)), done, now=NOW + 60) == {}
+    assert marks(with_marks(mixed, marks(mixed, done)), done, now=NOW + 60) == {}
 
 
 def test_a_gpu_that_nobody_wrote_down_is_written_as_the_extender_does():
@@ -248,7 +248,7 @@ def test_a_gpu_that_nobody_wrote_down_is_written_as_the_extender_does():
         FLAG: "true",
         TIME: NANOSECONDS,
     }
-    assert marks(told(object_name, written), ["x", "y"], ONE, NOW + 60) == {}
+    assert marks(with_marks(object_name, written), ["x", "y"], ONE, NOW + 60) == {}
 
 
 def test_a_gpu_that_is_lost_cannot_be_written():
@@ -257,16 +257,16 @@ def test_a_gpu_that_is_lost_cannot_be_written():
     assert ROLE.pod_annotations(object_name, tenant, {}, NOW) == {}
 
 
-def test_a_pod_of_another_plugin_is_left_alone():
+def test_a_pod_of_another_plugin_is_skipped():
     assert marks(pod(assumed(), asks()), ["main"], foreign=True) == {}
 
 
 @pytest.mark.parametrize("annotations", [assumed(), {ALLOCATION: "{}", ACK_FLAG: "false"}])
-def test_a_failed_pod_is_passed_over_and_its_gpu_still_told(annotations):
+def test_a_failed_pod_is_skipped_and_its_gpu_still_reported(annotations):
     object_name = pod(annotations, asks())
     written = ROLE.failure_annotations(object_name)
     assert set(written.values()) == {None}
-    after = told(object_name, written)
+    after = with_marks(object_name, written)
     assert not {FLAG, ACK_FLAG} & after.annotations.keys()
     assert {INDEX, ALLOCATION} & after.annotations.keys()
     assert ROLE.failure_annotations(after) == {}

@@ -55,7 +55,7 @@ def test_a_pod_that_the_kubelet_asks_for_after_all_is_as_likely_as_others():
     assert not guesses.unlikely(BinderState(AllocationState.of(GPUS), by_ids([its])))
 
 
-def test_an_answer_whose_owner_is_not_bound_for_another_reason_says_nothing_yet():
+def test_an_answer_whose_owner_is_not_bound_for_another_reason_is_no_evidence_yet():
     guesses = noted(*NAMES)
     assert not guesses.unlikely(seen(*NAMES, why=BindRefusal.NOT_SEEN))
     assert guesses.unlikely(seen(*NAMES)) == {"guessed"}

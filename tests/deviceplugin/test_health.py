@@ -123,7 +123,7 @@ def test_after_an_xid_a_gpu_recovers_when_it_was_quiet_for_long_enough():
     assert 300 <= node.recovery() < 300 + 2 * INTERVAL
 
 
-def test_another_xid_begins_the_wait_anew():
+def test_another_xid_restarts_the_wait():
     node = Node()
     node.xid(A, 79)
     for _ in range(10):
@@ -184,10 +184,10 @@ def test_a_new_driver_counts_errors_from_nothing():
     assert node.bad == {A: {UnhealthyReason.ECC}}
 
 
-def test_errors_are_compared_with_the_last_count_that_was_told():
+def test_errors_are_compared_with_the_last_reported_count():
     node = Node(both(errors(7)))
-    untold = {key: value for key, value in WELL.items() if key[0] != "ecc_errors"}
-    node.seen(GpuSample((Gpu(A, 0, {}, untold), gpu(B, 1))))
+    incomplete = {key: value for key, value in WELL.items() if key[0] != "ecc_errors"}
+    node.seen(GpuSample((Gpu(A, 0, {}, incomplete), gpu(B, 1))))
     node.seen(both(errors(8)))
     assert node.bad == {A: {UnhealthyReason.ECC}}
 
@@ -239,7 +239,7 @@ def test_a_gpu_that_is_no_longer_listed_is_lost():
     assert node.bad == {A: {UnhealthyReason.LOST}}
 
 
-def test_of_gpus_that_could_not_be_identified_nothing_is_said():
+def test_no_verdict_changes_while_gpus_cannot_be_identified():
     node = Node()
     node.seen(GpuSample((gpu(B, 1),), complete=False))
     assert node.bad == {}
@@ -270,7 +270,7 @@ def test_a_loss_with_an_xid_takes_as_long_as_the_xid():
     assert node.recovery() >= 300
 
 
-def test_a_gpu_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_size():
+def test_a_gpu_that_stops_reporting_its_memory_is_lost_and_keeps_its_size():
     node = Node()
     node.seen(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     assert node.bad == {A: {UnhealthyReason.LOST}}
@@ -280,13 +280,13 @@ def test_a_gpu_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_size
     assert node.bad == {}
 
 
-def test_a_gpu_that_has_never_told_its_memory_is_not_lost():
+def test_a_gpu_that_has_never_reported_its_memory_is_not_lost():
     node = Node(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     node.seen(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     assert node.bad == {}
 
 
-def test_a_gpu_that_is_there_and_cannot_tell_its_memory_is_not_back():
+def test_a_gpu_that_is_present_without_reporting_its_memory_is_not_back():
     node = Node()
     node.seen(without_a())
     for _ in range(10):
@@ -337,7 +337,7 @@ def test_the_drivers_silence_is_not_held_against_the_gpus_later():
 # ---------------------------------------------------------------- inventory
 
 
-def test_a_new_gpu_is_part_of_the_inventory_and_said_to_be_found():
+def test_a_new_gpu_joins_the_inventory_and_is_reported_as_found():
     health = seen(Health.at_start(), GpuSample((gpu(B, 1, name="H100"),)), 0.0, RULES)
     (change,) = changes(Health.at_start(), health)
     assert (change.uuid, change.healthy) == (B, True)
@@ -499,12 +499,14 @@ def test_events_of_no_known_device_change_no_verdict(steps):
 
 
 @given(STEPS)
-def test_the_changes_told_add_up_to_the_verdicts(steps):
+def test_the_reported_changes_add_up_to_the_verdicts(steps):
     node = Node()
-    told = {A: True, B: True}
+    reported_health = {A: True, B: True}
     for step in steps:
-        told |= {change.uuid: change.healthy for change in take(node, step)}
-        assert told == {uuid: verdict.healthy for uuid, verdict in node.health.verdicts.items()}
+        reported_health |= {change.uuid: change.healthy for change in take(node, step)}
+        assert reported_health == {
+            uuid: verdict.healthy for uuid, verdict in node.health.verdicts.items()
+        }
 
 
 @given(st.permutations([(A, 48), (A, 79), (B, 79), ("", 62), (B, 31)]))

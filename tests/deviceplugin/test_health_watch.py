@@ -35,24 +35,24 @@ def driver(tmp_path, monkeypatch):
 
 
 class Watched:
-    """A watch, and all that it has told."""
+    """A watch, and every health that it has reported."""
 
     def __init__(self, rules, interval, source=None):
-        self.told = queue.Queue()
+        self.reported = queue.Queue()
         source = source or NvmlSource(health_only=True)
-        self.watch = HealthWatch(source, rules, interval, self.told.put)
+        self.watch = HealthWatch(source, rules, interval, self.reported.put)
         self.fatal = threading.Event()
         self.watch.start(self.fatal.set)
 
     def until(self, wanted):
-        """The first health told from now on that is as wanted."""
+        """The first health reported from now on that is as wanted."""
         return self._until(wanted, "a health as wanted")
 
     def _until(self, wanted, what):
         last = []
 
         def next_wanted():
-            last[:] = [self.told.get_nowait()]
+            last[:] = [self.reported.get_nowait()]
             return last if wanted(last[0]) else None
 
         return wait_until(
@@ -105,11 +105,11 @@ def in_a_process_of_its_own(driver, code, *args, **env):
     return done.stdout.split()
 
 
-def test_the_first_inventory_is_told(driver):
+def test_the_first_inventory_is_reported(driver):
     driver.write(devices=gpus())
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
-        health = item_of(watched.told, "the first inventory")
+        health = item_of(watched.reported, "the first inventory")
         assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
         assert reasons(health) == {}
         assert watched.watch.health is health
@@ -186,7 +186,7 @@ def test_a_lost_gpu_is_known_and_comes_back(driver):
         watched.until_bad()
 
 
-def test_a_gpu_that_is_new_after_a_reload_is_told(driver):
+def test_a_gpu_that_is_new_after_a_reload_is_reported(driver):
     driver.write(devices=gpus(count=1))
     with watching() as watched:
         wait_first(watched.watch)
@@ -195,15 +195,15 @@ def test_a_gpu_that_is_new_after_a_reload_is_told(driver):
         assert reasons(health) == {}
 
 
-def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_said_to_be_missing_once(driver, caplog):
+def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_reported_missing_once(driver, caplog):
     with watching() as watched:
         wait_until(lambda: driver.calls()["nvmlInitWithFlags"] > 2, "three looks for a driver")
         assert not watched.watch.wait_first(0)
         driver.write(devices=gpus())
         wait_first(watched.watch)
-    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert len(said) == 1
-    assert "DRIVER_NOT_LOADED" in said[0]
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "DRIVER_NOT_LOADED" in warnings[0]
 
 
 def test_a_driver_that_is_never_there_is_looked_for_ever_more_rarely():
@@ -244,18 +244,18 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
         driver = FakeDriver(Path(sys.argv[1]))
         devices = [Device(uuid(0)), Device(uuid(1))]
         hang = [Fault("nvmlDeviceGetRemappedRows", delay_ms=600_000)]
-        told = queue.Queue()
+        healths = queue.Queue()
 
         def until(wanted, what):
-            while not wanted(health := item_of(told, what)):
+            while not wanted(health := item_of(healths, what)):
                 what = f"{what}; it was {health}"
 
         watch = HealthWatch(
-            NvmlSource(health_only=True), HealthRules(patience=9), 0.01, told.put, deadline=0.1
+            NvmlSource(health_only=True), HealthRules(patience=9), 0.01, healths.put, deadline=0.1
         )
         driver.write(devices=devices)
         watch.start(lambda: None)
-        until(lambda health: health.gpus, "the GPUs are told")
+        until(lambda health: health.gpus, "the GPUs are reported")
         driver.write(devices=devices, faults=hang)
         silent = lambda verdict: "driver_silent" in verdict.reasons
         until(lambda health: all(map(silent, health.verdicts.values())), "the driver is silent")
@@ -287,19 +287,19 @@ def test_a_replaced_driver_ends_the_watch(driver):
         assert "LIB_RM_VERSION_MISMATCH" in watched.watch.fatal
 
 
-def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
+def test_an_unexpected_error_in_a_listener_does_not_end_the_watch(driver, caplog):
     driver.write(devices=gpus())
-    told = queue.Queue()
+    reported = queue.Queue()
 
     def fail(health):
-        told.put(health)
+        reported.put(health)
         raise RuntimeError("a defect")
 
     watch = HealthWatch(NvmlSource(health_only=True), QUICK, 0.02, fail)
     watch.start(lambda: None)
-    item_of(told, "the first inventory")
+    item_of(reported, "the first inventory")
     driver.write(devices=gpus(), xids=[Xid(uuid(0), 79)])
-    assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {UnhealthyReason.XID}}
+    assert reasons(item_of(reported, "the XID's judgement")) == {uuid(0): {UnhealthyReason.XID}}
     stop(watch)
     assert "reporting a device's health failed on a defect" in caplog.text
 
@@ -353,5 +353,5 @@ def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):
         watch.stop()
     """
     library = f"{driver.env()['LD_LIBRARY_PATH']}/libnvidia-ml.so.1"
-    said = in_a_process_of_its_own(driver, code, LD_LIBRARY_PATH=str(folder), LIBRARY=library)
-    assert said == ["False", "library_not_found", "True", uuid(0)]
+    printed = in_a_process_of_its_own(driver, code, LD_LIBRARY_PATH=str(folder), LIBRARY=library)
+    assert printed == ["False", "library_not_found", "True", uuid(0)]

@@ -55,8 +55,8 @@ def test_any_texts_give_an_answer_or_a_refusal(scheme, data):
     asked = st.integers(-1, 2**40)
     limits = {name: data.draw(asked) for name in adapter.codec.resources}
     containers = [container(name, limits) for name in data.draw(st.sets(st.sampled_from("xyz")))]
-    said, labels = data.draw(texts(POD_KEYS[scheme])), data.draw(texts(POD_KEYS[scheme]))
-    object_name = pod(said, *containers, labels=labels)
+    annotations, labels = data.draw(texts(POD_KEYS[scheme])), data.draw(texts(POD_KEYS[scheme]))
+    object_name = pod(annotations, *containers, labels=labels)
     with suppress(BindRefused):
         for each in adapter.claim(object_name, NODE, devices, no_capacity(devices)):
             assert {share.device for share in each.shares} <= {A, B}

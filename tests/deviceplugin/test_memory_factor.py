@@ -46,11 +46,13 @@ def test_nodes_that_agree_do_not_stand_in_the_way():
     assert published(19) == {ANNOTATION: "19"}
 
 
-@pytest.mark.parametrize("told", [[node({ANNOTATION: "19"})], [named("a", "19"), named("b", "19")]])
-def test_a_larger_unit_on_which_all_agree_is_taken(told):
+@pytest.mark.parametrize(
+    "nodes", [[node({ANNOTATION: "19"})], [named("a", "19"), named("b", "19")]]
+)
+def test_a_larger_unit_on_which_all_agree_is_taken(nodes):
     """With a GPU less a smaller one would do, and the pods' requests are in theirs."""
     assert automatic(devices(7), []) == 17
-    assert automatic(devices(7), told) == 19
+    assert automatic(devices(7), nodes) == 19
 
 
 def test_nodes_that_do_not_agree_are_not_followed():
@@ -70,7 +72,7 @@ def test_a_node_without_gpus_agrees_with_all():
 
 
 @pytest.mark.parametrize("other", ["10", "", "019", "auto"])
-def test_a_node_that_says_something_else_is_named_and_nothing_is_decided(other):
+def test_a_node_with_another_factor_is_named_and_nothing_is_decided(other):
     nodes = [named("good", "19"), named("bad", other), named("silent")]
     with pytest.raises(FactorError) as info:
         automatic(devices(), nodes)

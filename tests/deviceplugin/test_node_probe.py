@@ -83,7 +83,7 @@ def test_each_scheme_sees_its_own_holders_on_their_gpus(bench):
     assert where(bench.probe(GPUSHARE), Scheme.GPUSHARE) == {"whisper": {A10.uuid}}
 
 
-def test_without_driver_or_api_server_the_node_itself_still_tells(bench):
+def test_without_driver_or_api_server_the_node_itself_still_has_the_answer(bench):
     node_snapshot = bench.probe(VOLCANO, gpu=None)
     assert where(node_snapshot, Scheme.VOLCANO) == RUNNING
     node_snapshot = bench.probe(VOLCANO, pods=None)
@@ -134,23 +134,23 @@ def test_our_own_checkpoint_is_one_of_the_sources(bench):
     shares = (Share(A10.uuid, 2 * GIB, 100),)
     tenant = AdmittedPod(chat.ref, (Allocation("vllm", shares, Phase.ASSIGNED),), since=1.0)
     node_snapshot = bench.probe(VOLCANO, own=(tenant,))
-    said = {one.where for entry in node_snapshot.ledger.devices for one in entry.disputed}
-    assert "our own checkpoint" in said
+    places = {one.where for entry in node_snapshot.ledger.devices for one in entry.disputed}
+    assert "our own checkpoint" in places
 
 
 def test_from_a_look_the_originals_pods_are_recovered(bench):
     """The driver, the kubelet, regions and annotations of the demo, all in their real formats."""
     node_snapshot = bench.probe(VOLCANO)
     seen = RecoverySources(node_snapshot.ledger, (), tuple(bench.pods), node_snapshot.live_pods)
-    found = recover(VOLCANO.codec, VOLCANO.devices(bench.gpu.gpus), (), seen, bench.now)
+    recovery = recover(VOLCANO.codec, VOLCANO.devices(bench.gpu.gpus), (), seen, bench.now)
     names = {
-        tenant.pod.name.partition("-")[0] for tenant in found.allocation_state.tenants.values()
+        tenant.pod.name.partition("-")[0] for tenant in recovery.allocation_state.tenants.values()
     }
     assert names == RUNNING.keys()
-    assert all(tenant.foreign for tenant in found.allocation_state.tenants.values())
+    assert all(tenant.foreign for tenant in recovery.allocation_state.tenants.values())
     # What all schemes together hold of a GPU is the exporter's to say.
     assert any("more than it has" in one.kind.explanation for one in node_snapshot.ledger.conflicts)
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
 
 
 # ---------------------------------------------------------------- who is alive
@@ -167,7 +167,7 @@ def test_where_there_is_no_tree_nobody_knows(tmp_path):
     assert live_pods(str(tmp_path)) is None
 
 
-def test_a_tree_that_cannot_be_read_whole_tells_nothing(tmp_path, monkeypatch):
+def test_a_tree_that_cannot_be_read_whole_gives_no_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "MAX_FOLDERS", 4)
     (tmp_path / "cgroup.controllers").touch()
     tree = tmp_path / "kubepods.slice"

@@ -34,7 +34,7 @@ def bench(tmp_path):
 
 
 def served(bench, name, gpu=0, memory=4):
-    """A pod that was created, admitted and may start: its UID and what its container is given."""
+    """A pod that was created, admitted and may start: its UID and what its container gets."""
     uid = bench.create(volcano_pod(name, bench.uuids[gpu], memory))
     answer = bench.kubelet.admit(uid, "main", {NUMBER: 1, MEMORY: memory})
     bench.kubelet.start_container(uid, "main", NUMBER)
@@ -57,13 +57,13 @@ MUTEX, HAMI_NUMBER = "hami.io/mutex.lock", "nvidia.com/gpu"
 
 def hami_pod(bench, name, memory, phase="Pending"):
     """As HAMi's scheduler leaves it: bound, with the node locked for it."""
-    told, now = f"{bench.uuids[0]},NVIDIA,{memory},10:;", int(time.time())
+    devices_text, now = f"{bench.uuids[0]},NVIDIA,{memory},10:;", int(time.time())
     limits = {HAMI_NUMBER: "1", "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": "10"}
     made = volcano_pod(name, bench.uuids[0])
     made["metadata"]["annotations"] = {
         "hami.io/vgpu-node": NODE,
-        "hami.io/vgpu-devices-allocated": told,
-        "hami.io/vgpu-devices-to-allocate": told,
+        "hami.io/vgpu-devices-allocated": devices_text,
+        "hami.io/vgpu-devices-to-allocate": devices_text,
         "hami.io/bind-time": str(now),
         "hami.io/bind-phase": "allocating",
     }
@@ -121,7 +121,7 @@ def test_from_the_first_start_to_a_container_and_past_the_next_start(bench):
             bench.store.get(PODS, "team", "a")["metadata"]["annotations"]["volcano.sh/bind-phase"]
             == "success"
         ),
-        "told",
+        "the pod is reported",
     )
     annotations = bench.store.get(NODES, "", NODE)["metadata"]["annotations"]
     assert bench.uuids[0] in annotations["volcano.sh/node-vgpu-register"]
@@ -162,7 +162,7 @@ def test_what_nobody_asks_for_is_refused_to_the_kubelet_in_words(bench):
     assert "(no_candidate)" in refused.value.details()
 
 
-def test_a_gpu_that_goes_bad_is_told_to_the_kubelet(bench):
+def test_an_unhealthy_gpu_is_reported_to_the_kubelet(bench):
     bench.start()
     bench.wait_ready()
     bench.write_gpus(without=[1])
@@ -171,13 +171,13 @@ def test_a_gpu_that_goes_bad_is_told_to_the_kubelet(bench):
     assert bench.get("/-/ready")[0] == 200
 
 
-def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_says_what_would_fit(tmp_path):
+def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_the_log_suggests_what_fits(tmp_path):
     flags = ("--volcano.memory-factor=1", *FLAGS[1:])
     with PluginBench(tmp_path, "volcano", *flags, gpus=8, memory=80 * GIB) as bench:
         bench.start()
         bench.wait_ready()
-        told = bench.metrics()
-        fits = told[f'vgpu_plugin_resource_smallest_unit_bytes{{resource="{MEMORY}"}}'] / 2**20
+        metrics = bench.metrics()
+        fits = metrics[f'vgpu_plugin_resource_smallest_unit_bytes{{resource="{MEMORY}"}}'] / 2**20
         assert f"--volcano.memory-factor that fits is {fits:.0f}" in bench.log()
         assert MEMORY not in bench.kubelet.devices
         (event,) = bench.wait_until(lambda: bench.store.list(EVENTS).items, "an event")
@@ -188,19 +188,19 @@ def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_says_what_would_fit
         assert f"that fits is {fits:.0f}" in event["message"]
 
 
-def test_health_that_is_told_late_does_not_replace_newer_health():
-    """The main thread tells it once at the start, while the watch may tell what came after."""
-    told = []
+def test_health_that_is_reported_late_does_not_replace_newer_health():
+    """The main thread reports it once at the start; the watch may report a later one meanwhile."""
+    reported = []
     parts = SimpleNamespace(
         _changing=Lock(),
         _watch=SimpleNamespace(health="newer"),
-        _window=SimpleNamespace(health=None, service=SimpleNamespace(changed=told.append)),
+        _window=SimpleNamespace(health=None, service=SimpleNamespace(changed=reported.append)),
     )
     Plugin._changed(parts, "older")
-    assert (told, parts._window.health) == (["newer"], "newer")
+    assert (reported, parts._window.health) == (["newer"], "newer")
 
 
-def test_the_keeper_has_begun_before_it_can_be_told_who_is_there():
+def test_the_keeper_starts_before_it_learns_which_pods_exist():
     begun = []
 
     def part(name):
@@ -322,7 +322,7 @@ def test_while_it_finds_out_who_holds_what_it_ends_in_good_order(bench):
 # ---------------------------------------------------------------- starts that fail
 
 
-def test_without_a_kubeconfig_it_says_how_to_name_one(bench):
+def test_without_a_kubeconfig_it_explains_how_to_name_one(bench):
     bench.kubeconfig.unlink()
     code, words = ended(bench)
     assert code == 1
@@ -384,7 +384,7 @@ def test_a_second_plugin_waits_for_the_first_and_then_names_it(bench):
 
 
 def gaia_bench(folder, pods):
-    """A gaia plugin on a node where gpu-manager has served these pods: UID -> GPU."""
+    """A plugin of scheme gaia on a node where gpu-manager has served these pods: UID -> GPU."""
     file = folder / "gpumanager_internal_checkpoint"
     mapping = {
         uid: {"main": {"Devices": [f"/dev/nvidia{gpu}"], "Cores": 20, "Memory": GIB}}
@@ -415,13 +415,13 @@ def test_at_its_first_start_it_takes_over_whom_gpu_manager_has_served_and_who_li
         bench.start()
         bench.wait_ready()
         assert "gpu-manager's checkpoint was read" in bench.log()
-        told = bench.metrics()
-        assert told['vgpu_plugin_tenants{kind="foreign"}'] == 1
-        assert told['vgpu_plugin_tenants{kind="bound"}'] == 0
+        metrics = bench.metrics()
+        assert metrics['vgpu_plugin_tenants{kind="foreign"}'] == 1
+        assert metrics['vgpu_plugin_tenants{kind="bound"}'] == 0
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_gpu_managers_that_cannot_be_read_is_said_and_no_reason_to_fail(tmp_path):
+def test_a_checkpoint_of_gpu_managers_that_cannot_be_read_is_logged_and_is_no_failure(tmp_path):
     with gaia_bench(tmp_path, {}) as bench:
         (tmp_path / "gpumanager_internal_checkpoint").write_text("{")
         bench.start()

@@ -68,16 +68,16 @@ def test_all_pods_of_the_node_are_known_and_no_others(store, make):
     assert pods.find("nobody") is None
 
 
-def test_what_happens_is_told_and_the_mapping_is_the_same_until_then(store, make):
+def test_events_are_reported_and_the_mapping_is_the_same_until_then(store, make):
     pods = make()
     start(pods)
     assert pods.known() == {}
     before = pods.known()
     assert pods.known() is before
-    told = len(pods.changes)
+    count = len(pods.changes)
     uid = store.create(PODS, volcano_pod("a", UUID))["metadata"]["uid"]
     wait_until(lambda: uid in pods.known(), "the new pod is known")
-    wait_until(lambda: len(pods.changes) > told, "the change is told")
+    wait_until(lambda: len(pods.changes) > count, "the change is reported")
     store.evict("team", "a", {})
     wait_until(lambda: uid not in pods.known(), "the pod is known to be gone")
 
@@ -93,8 +93,8 @@ def test_a_static_pod_is_known_by_the_uid_that_its_node_knows(store, make):
     assert set(pods.ask()) == {"hash-of-the-file"}
 
 
-def test_asked_the_server_tells_what_the_watch_does_not_know(store, make):
-    pods = make()  # not started: the watch never tells
+def test_a_request_to_the_server_returns_what_the_watch_does_not_know(store, make):
+    pods = make()  # not started: the watch never reports
     assert pods.known() is None
     uid = store.create(PODS, volcano_pod("a", UUID))["metadata"]["uid"]
     assert set(pods.ask()) == {uid}
@@ -102,7 +102,7 @@ def test_asked_the_server_tells_what_the_watch_does_not_know(store, make):
     assert set(pods.ask()) == {uid, second}  # never of a time before the question
 
 
-def test_a_server_that_is_not_there_tells_nothing(make):
+def test_an_unreachable_server_returns_nothing(make):
     with socket.create_server((own_loopback(), 0)) as gone:
         host, port = gone.getsockname()
     pods = make(f"http://{host}:{port}")
@@ -113,7 +113,7 @@ def test_a_server_that_is_not_there_tells_nothing(make):
     assert pods.ask() is None
 
 
-def test_while_a_pod_of_the_node_cannot_be_read_nobody_is_said_not_to_be_there(store, make):
+def test_while_a_pod_of_the_node_cannot_be_read_no_pod_counts_as_gone(store, make):
     store.create(PODS, volcano_pod("a", UUID))
     pods = make()
     start(pods)

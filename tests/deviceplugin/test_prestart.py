@@ -57,7 +57,7 @@ def test_what_is_bound_and_not_written_may_not():
     assert why(replace(bound(ONE), ready=frozenset())) is BindRefusal.NOT_SEEN
 
 
-def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_it_is_not_there():
+def test_a_checkpoint_of_the_kubelets_that_was_never_read_is_no_evidence_of_absence():
     state = bound(ONE)
     assert state.assigned_pods is None
     assert replace(state, read_at=1.0).assigned_pods == {"p"}
@@ -76,7 +76,7 @@ def test_a_new_name_of_the_same_container_is_not_the_old_one():
     assert why(replace(state, assignments=renamed)) is BindRefusal.NOT_SEEN
 
 
-def test_the_reason_why_it_is_not_bound_is_told():
+def test_the_reason_why_it_is_not_bound_is_reported():
     full = BindRefused(BindRefusal.NO_ROOM, "full", POD.ref, "main")
     state = replace(bound(ONE), refusals={("p", "main"): full})
     assert prestart_check(state, IDS) is full
@@ -88,7 +88,7 @@ def test_of_containers_with_the_same_ids_each_has_to_be_bound():
     assert why(state) is BindRefusal.NOT_SEEN
 
 
-def test_an_answer_that_is_not_ours_was_complete_as_given():
+def test_another_plugins_answer_is_complete_as_it_is():
     theirs = replace(ONE, name="")
     assert prestart_check(BinderState(AllocationState.of(GPUS), by_ids([theirs])), IDS) is None
 

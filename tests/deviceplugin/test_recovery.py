@@ -66,7 +66,7 @@ def own(node, back=1):
     return node.saved[-back] if len(node.saved) >= back else ()
 
 
-def told(node, kept=(), *, table=True, **changes):
+def sources_of(node, kept=(), *, table=True, **changes):
     whole = RecoverySources(
         node.ledger(kept, table=table),
         tuple(node.table.values()) if table else None,
@@ -78,7 +78,7 @@ def told(node, kept=(), *, table=True, **changes):
 
 
 def recovered(node, kept=(), **options):
-    return recover(ROLE.codec, node.devices, kept, told(node, kept, **options), node.now)
+    return recover(ROLE.codec, node.devices, kept, sources_of(node, kept, **options), node.now)
 
 
 def held(allocation_state, uid):
@@ -97,11 +97,11 @@ def bindings(allocation_state):
 # ---------------------------------------------------------------- our own checkpoint
 
 
-def test_with_our_own_checkpoint_the_desk_is_the_one_before():
+def test_with_our_own_checkpoint_the_allocation_state_is_the_one_before():
     node = world(("p", TRAIN), ("q", TRAIN[1:]))
-    found = recovered(node, own(node))
-    assert found.allocation_state == node.state.allocation_state
-    assert (found.conflicts, found.unsettled) == ((), frozenset())
+    recovery = recovered(node, own(node))
+    assert recovery.allocation_state == node.state.allocation_state
+    assert (recovery.conflicts, recovery.unsettled) == ((), frozenset())
 
 
 @pytest.mark.parametrize("reboot", [False, True])
@@ -130,9 +130,9 @@ def test_one_that_is_behind_is_made_up_for_by_the_others():
     node.start("q", "side")
     behind = own(node, back=2)
     assert [tenant.pod.uid for tenant in behind] == ["p"]
-    found = recovered(node, behind)
-    assert held(found.allocation_state, "q") == {"side": (share(B, 3),)}
-    assert found.allocation_state.capacity == node.state.allocation_state.capacity
+    recovery = recovered(node, behind)
+    assert held(recovery.allocation_state, "q") == {"side": (share(B, 3),)}
+    assert recovery.allocation_state.capacity == node.state.allocation_state.capacity
 
 
 def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
@@ -142,27 +142,27 @@ def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
     assert recovered(node, kept).allocation_state == node.state.allocation_state
 
 
-def test_what_the_kubelet_cannot_tell_is_in_it():
+def test_our_own_checkpoint_has_what_the_kubelet_does_not_report():
     node = world(("p", TRAIN))
     assert recovered(node, own(node), table=False).allocation_state == node.state.allocation_state
 
 
-def test_a_name_that_is_anothers_by_the_kubelets_word_is_not_believed():
+def test_a_name_that_belongs_to_another_container_in_the_kubelets_table_is_rejected():
     node = world(("p", TRAIN[1:]), ("q", TRAIN[1:]))
     of_q = node.table["q", "side"].name
     (tenant,) = (one for one in own(node) if one.pod.uid == "p")
     wrong = replace(tenant, bindings=(replace(tenant.bindings[0], name=of_q),))
-    found = recovered(node, (wrong,))
-    assert found.allocation_state.tenants["p"].bindings == ()
-    assert any(of_q in one.detail for one in found.conflicts)
+    recovery = recovered(node, (wrong,))
+    assert recovery.allocation_state.tenants["p"].bindings == ()
+    assert any(of_q in one.detail for one in recovery.conflicts)
 
 
-def test_two_bindings_under_one_name_are_not_both_believed():
+def test_of_two_bindings_under_one_name_only_one_is_kept():
     both = tuple(Binding(name, "n1", (share(A, 1),), 1.0) for name in ("main", "side"))
     node = world(("p", TRAIN))
     (tenant,) = own(node)
-    found = recovered(node, (replace(tenant, bindings=both),), assignments=())
-    assert [one.container for one in found.allocation_state.tenants["p"].bindings] == ["main"]
+    recovery = recovered(node, (replace(tenant, bindings=both),), assignments=())
+    assert [one.container for one in recovery.allocation_state.tenants["p"].bindings] == ["main"]
 
 
 # ---------------------------------------------------------------- who has left meanwhile
@@ -190,7 +190,7 @@ def test_a_tenant_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kube
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
-def test_one_whose_container_runs_is_kept_whatever_is_said_of_its_pod(cgroups):
+def test_a_pod_whose_container_runs_is_kept_whatever_its_object_contains(cgroups):
     node = world(("p", TRAIN), cgroups=cgroups)
     node.remove("p")
     node.now = LATE
@@ -216,8 +216,11 @@ def test_while_the_api_server_is_not_heard_nobody_is_dropped():
 def test_with_the_checkpoint_it_is_not_needed():
     node = world(("p", TRAIN))
     node.api = False
-    found = recovered(node, own(node))
-    assert (found.allocation_state, found.unsettled) == (node.state.allocation_state, frozenset())
+    recovery = recovered(node, own(node))
+    assert (recovery.allocation_state, recovery.unsettled) == (
+        node.state.allocation_state,
+        frozenset(),
+    )
 
 
 def test_without_either_somebody_is_unsettled_until_it_is_heard():
@@ -227,29 +230,29 @@ def test_without_either_somebody_is_unsettled_until_it_is_heard():
     node.api = False
     assert recovered(node).unsettled == {"p"}
     node.api = True
-    found = recovered(node)
-    assert found.unsettled == frozenset()
-    assert held(found.allocation_state, "p") == {name: shares for name, _, shares in TRAIN}
+    recovery = recovered(node)
+    assert recovery.unsettled == frozenset()
+    assert held(recovery.allocation_state, "p") == {name: shares for name, _, shares in TRAIN}
 
 
 def test_a_container_that_runs_is_found_without_either():
-    """Its region and its processes tell of it."""
+    """Its region and its processes are evidence of it."""
     node = world(("p", TRAIN[1:]))
     node.api = False
-    found = recovered(node, written=frozenset())
-    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
+    recovery = recovered(node, written=frozenset())
+    assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 def test_one_that_has_run_was_bound_whatever_has_become_of_what_was_written():
     node = world(("p", TRAIN[1:]))
     node.stop("p", "side")
-    found = recovered(node, written=frozenset())
-    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
+    recovery = recovered(node, written=frozenset())
+    assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 @pytest.mark.parametrize("table", [True, False])
-def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(table):
-    """Only its init container runs, of which the claim says nothing.
+def test_where_the_kubelet_reports_nothing_a_started_pod_holds_its_claim(table):
+    """Only its init container runs, which is not in the claim.
 
     The kubelet's checkpoint cannot be read, or it has begun a new one.
     """
@@ -271,19 +274,19 @@ def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(
 def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_gpu_that_it_really_has(cgroups):
     node = NodeModel(GPUS, cgroups=cgroups)
     node.original("p", [("main", APP, (share(A, 2),))], "", (share(B, 2),))
-    found = recovered(node)
-    assert found.allocation_state.tenants["p"].foreign
-    assert held(found.allocation_state, "p") == {"main": (share(B, 2),)}
-    assert found.allocation_state.capacity.free(A) == AllocationState.of(GPUS).capacity.free(A)
-    assert any("different devices" in one.detail for one in found.conflicts)
+    recovery = recovered(node)
+    assert recovery.allocation_state.tenants["p"].foreign
+    assert held(recovery.allocation_state, "p") == {"main": (share(B, 2),)}
+    assert recovery.allocation_state.capacity.free(A) == AllocationState.of(GPUS).capacity.free(A)
+    assert any("different devices" in one.detail for one in recovery.conflicts)
 
 
 def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
     node = NodeModel(GPUS)
     node.original("p", [TRAIN[0]], "", ())
-    found = recovered(node)
-    assert held(found.allocation_state, "p") == {"main": TRAIN[0][2]}
-    assert found.conflicts == ()
+    recovery = recovered(node)
+    assert held(recovery.allocation_state, "p") == {"main": TRAIN[0][2]}
+    assert recovery.conflicts == ()
 
 
 def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
@@ -318,10 +321,10 @@ def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
         PodRef("p", "", ""), (Allocation("side", (share(B, 3),), Phase.ASSIGNED),), foreign=True
     )
     dead = replace(remembered, pod=PodRef("dead", "", ""))
-    found = recovered(node, (remembered, dead))
-    assert found.allocation_state.tenants.keys() == {"p"}
-    assert found.allocation_state.tenants["p"].pod == PodRef("p", "team", "web")
-    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
+    recovery = recovered(node, (remembered, dead))
+    assert recovery.allocation_state.tenants.keys() == {"p"}
+    assert recovery.allocation_state.tenants["p"].pod == PodRef("p", "team", "web")
+    assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 def test_what_we_know_ourselves_comes_before_what_another_remembers():
@@ -338,19 +341,21 @@ def test_too_much_is_a_conflict_and_no_failure():
     node = NodeModel(GPUS)
     for uid in "pq":
         node.original(uid, [("main", APP, (share(A, 7),))], "", ())
-    found = recovered(node)
-    assert found.allocation_state.unbooked == {"q"}
-    assert any("more than there is" in one.detail for one in of_allocations(found.allocation_state))
+    recovery = recovered(node)
+    assert recovery.allocation_state.unbooked == {"q"}
+    assert any(
+        "more than there is" in one.detail for one in of_allocations(recovery.allocation_state)
+    )
 
 
 def test_a_lost_gpu_is_still_whose_it_was():
     node = world(("p", TRAIN))
     node.devices = GPUS[1:]
-    found = recovered(node)
-    assert held(found.allocation_state, "p")["main"] == TRAIN[0][2]
-    assert any(A in one.detail for one in of_allocations(found.allocation_state))
+    recovery = recovered(node)
+    assert held(recovery.allocation_state, "p")["main"] == TRAIN[0][2]
+    assert any(A in one.detail for one in of_allocations(recovery.allocation_state))
     assert (
-        found.allocation_state.with_devices(GPUS)[0].capacity
+        recovery.allocation_state.with_devices(GPUS)[0].capacity
         == node.state.allocation_state.capacity
     )
 
@@ -358,20 +363,20 @@ def test_a_lost_gpu_is_still_whose_it_was():
 # ---------------------------------------------------------------- what is really in use
 
 
-def test_a_gpu_that_was_not_given_and_is_used_is_held_beside():
+def test_a_gpu_in_use_that_was_not_allocated_is_held_in_addition():
     node = world(("p", TRAIN[1:]))
     node.running["p", "side"].shares = (share(B, 3), share(C, 3))
-    found = recovered(node, own(node))
-    assert [one.device for one in found.allocation_state.tenants["p"].beside] == [C]
-    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
-    assert bindings(found.allocation_state) == bindings(node.state.allocation_state)
+    recovery = recovered(node, own(node))
+    assert [one.device for one in recovery.allocation_state.tenants["p"].beside] == [C]
+    assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
+    assert bindings(recovery.allocation_state) == bindings(node.state.allocation_state)
     assert any(
         "was not allocated" in one.detail and C in one.detail
-        for one in of_allocations(found.allocation_state)
+        for one in of_allocations(recovery.allocation_state)
     )
 
 
-def test_what_was_held_beside_once_is_looked_for_anew():
+def test_a_gpu_held_in_addition_is_determined_again_each_time():
     node = world(("p", TRAIN[1:]))
     (tenant,) = own(node)
     assert (
@@ -406,10 +411,10 @@ def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
 ):
     node = world(("p", TRAIN[1:]), processes=processes)
     forged(monkeypatch, *devices)
-    found = recovered(node, own(node) if kept else ())
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert found.allocation_state.capacity == node.state.allocation_state.capacity
-    assert {one.pod.uid for one in found.remarks} == {"p"}
+    recovery = recovered(node, own(node) if kept else ())
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
+    assert recovery.allocation_state.capacity == node.state.allocation_state.capacity
+    assert {one.pod.uid for one in recovery.remarks} == {"p"}
 
 
 def fetching(*, begun=True, ended=False, **options):
@@ -435,35 +440,35 @@ def test_a_forged_region_of_an_init_container_takes_nobodys_room_either(
     """It was promised nothing of its own; our checkpoint, which knows its share, is lost."""
     node = fetching(processes=processes)
     forged(monkeypatch, *devices)
-    found = recovered(node)
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert found.allocation_state.capacity == node.state.allocation_state.capacity
-    assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
+    recovery = recovered(node)
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
+    assert recovery.allocation_state.capacity == node.state.allocation_state.capacity
+    assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_init_container_that_does_not_run_is_no_conflict_where_our_checkpoint_is_lost(ended):
-    """Nobody else tells of which device its share is: it is its app container's."""
+    """No other source names the device of its share: it is its app container's."""
     node = fetching(begun=ended, ended=ended)
-    found = recovered(node)
-    assert (found.conflicts, found.unsettled) == ((), frozenset())
-    assert found.allocation_state.capacity == node.state.allocation_state.capacity
+    recovery = recovered(node)
+    assert (recovery.conflicts, recovery.unsettled) == ((), frozenset())
+    assert recovery.allocation_state.capacity == node.state.allocation_state.capacity
 
 
 def test_a_forged_limit_is_no_conflict(monkeypatch):
     node = world(("p", TRAIN[1:]))
     forged(monkeypatch, RegionDevice(B, 2**53, 100))
-    found = recovered(node, own(node))
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert [one.pod.uid for one in found.remarks] == ["p"]
+    recovery = recovered(node, own(node))
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
+    assert [one.pod.uid for one in recovery.remarks] == ["p"]
 
 
 def test_what_the_driver_confirms_is_a_conflict(monkeypatch):
     node = world(("p", TRAIN[1:]))
     node.running["p", "side"].shares = (share(C, 3),)
-    found = recovered(node, own(node))
-    assert any("different devices" in one.detail for one in found.conflicts)
-    assert [one.device for one in found.allocation_state.tenants["p"].beside] == [C]
+    recovery = recovered(node, own(node))
+    assert any("different devices" in one.detail for one in recovery.conflicts)
+    assert [one.device for one in recovery.allocation_state.tenants["p"].beside] == [C]
 
 
 @pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another GPU"])
@@ -472,9 +477,9 @@ def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
     edited = pod("p", share(*amounts)).annotations["volcano.sh/vgpu-ids-new"]
     annotations = {**node.pods["p"].annotations, "volcano.sh/vgpu-ids-new": edited}
     node.pods["p"] = replace(node.pods["p"], annotations=annotations)
-    found = recovered(node, own(node))
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert {one.pod.uid for one in found.remarks} == {"p"}
+    recovery = recovered(node, own(node))
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
+    assert {one.pod.uid for one in recovery.remarks} == {"p"}
 
 
 @pytest.mark.parametrize(
@@ -488,7 +493,7 @@ def test_an_annotation_that_was_edited_since_is_no_conflict(amounts):
 )
 def test_a_slice_that_only_an_annotation_has_twice_is_no_conflict(sources, counted):
     """Whoever may annotate a pod of their own may write another pod's MIG slot there."""
-    said = tuple(
+    statements = tuple(
         Statement(
             source,
             PodRef(uid, "team", uid),
@@ -499,7 +504,7 @@ def test_a_slice_that_only_an_annotation_has_twice_is_no_conflict(sources, count
         )
         for uid, source in zip(("forger", "victim"), sources, strict=True)
     )
-    twice = Disagreement(ConflictKind.DOUBLE_BOOKED, A, statements=said)
+    twice = Disagreement(ConflictKind.DOUBLE_BOOKED, A, statements=statements)
     found, remarks = disagreements(
         Ledger("n", (), conflicts=(twice,)), Scheme.VOLCANO, {"forger", "victim"}
     )
@@ -514,9 +519,9 @@ def test_who_merely_waits_contradicts_nobody():
     node.create("r", (("main", APP, (share(B, 7),)),), "")
     node.devices = tuple(gpu for gpu in GPUS if gpu.uuid != B)
     node.bind(None)
-    found = recovered(node, own(node))
-    assert found.allocation_state.tenants.keys() == {"p"}
-    assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
+    recovery = recovered(node, own(node))
+    assert recovery.allocation_state.tenants.keys() == {"p"}
+    assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
 
 
 def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
@@ -531,7 +536,7 @@ def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
 # ---------------------------------------------------------------- other schemes' claims
 
 
-def gpushare(annotations, said, devices=GPUS, **fields):
+def gpushare(annotations, shares, devices=GPUS, **fields):
     """What is recovered in gpushare's language of one pod, to which the kubelet gave this."""
     one = Pod(
         PodRef("p", "team", "web"),
@@ -544,11 +549,11 @@ def gpushare(annotations, said, devices=GPUS, **fields):
     codec = Gpushare()
     claim = codec.claim(one)
     statements = [*claim_statements(one, claim)] if claim else []
-    given = Statement(Source.CHECKPOINT, one.ref, "main", said, Scheme.GPUSHARE)
+    granted = Statement(Source.CHECKPOINT, one.ref, "main", shares, Scheme.GPUSHARE)
     evidence = Evidence(
         node=NODE,
         devices=devices,
-        statements=(*statements, given),
+        statements=(*statements, granted),
         pods=(one,),
         pods_complete=True,
         read=frozenset({Source.CHECKPOINT}),
@@ -561,36 +566,36 @@ FOUR = (Share("", 4 * GIB),)
 
 
 def test_a_claim_by_index_is_kept_by_uuid():
-    found = gpushare({INDEX: "1", ASSIGNED: "true"}, FOUR)
-    assert held(found.allocation_state, "p") == {"main": (Share(B, 4 * GIB, None),)}
+    recovery = gpushare({INDEX: "1", ASSIGNED: "true"}, FOUR)
+    assert held(recovery.allocation_state, "p") == {"main": (Share(B, 4 * GIB, None),)}
 
 
-def test_what_we_answered_is_as_large_as_the_claim_says_though_the_kubelet_only_counts():
+def test_an_answer_of_ours_is_as_large_as_the_claim_though_the_kubelet_only_counts():
     """It counts 4 units, of 2 GPUs; which GPU has how many only the claim knows."""
     uneven = {ALLOCATION: '{"0":{"0":1,"2":3}}', ACK_ASSIGNED: "true"}
-    found = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
-    assert held(found.allocation_state, "p") == {
+    recovery = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
+    assert held(recovery.allocation_state, "p") == {
         "main": (Share(A, GIB, None), Share(C, 3 * GIB, None))
     }
 
 
-def test_on_the_only_gpu_there_is_nothing_to_be_told():
-    found = gpushare({}, FOUR, devices=GPUS[:1])
-    assert held(found.allocation_state, "p") == {"main": (Share(A, 4 * GIB, None),)}
-    assert not found.unsettled
+def test_on_the_only_gpu_no_source_has_to_name_the_device():
+    recovery = gpushare({}, FOUR, devices=GPUS[:1])
+    assert held(recovery.allocation_state, "p") == {"main": (Share(A, 4 * GIB, None),)}
+    assert not recovery.unsettled
 
 
 def test_on_one_of_several_gpus_it_is_unsettled_and_a_conflict():
-    found = gpushare({}, FOUR)
-    assert found.unsettled == {"p"}
-    assert not found.allocation_state.tenants
-    assert any("no source names the device" in one.detail for one in found.conflicts)
+    recovery = gpushare({}, FOUR)
+    assert recovery.unsettled == {"p"}
+    assert not recovery.allocation_state.tenants
+    assert any("no source names the device" in one.detail for one in recovery.conflicts)
 
 
 @pytest.mark.parametrize(
     ("annotations", "node"), [({"volcano.sh/bind-phase": "failed"}, NODE), ({}, "other")]
 )
-def test_a_claim_that_has_failed_or_is_for_another_node_says_nothing(annotations, node):
+def test_a_claim_that_has_failed_or_is_for_another_node_is_no_evidence(annotations, node):
     one = pod("p", annotations=annotations)
     assert claims_of(ROLE.codec, one, NAMED, node) == {}
     assert claims_of(ROLE.codec, pod("p"), NAMED, NODE).keys() == {"main"}
@@ -670,19 +675,19 @@ ASSIGNMENTS = st.none() | st.lists(
 
 
 @given(STATEMENTS, TENANTS, PODS, LIVE, ASSIGNMENTS)
-def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assignments):
+def test_whatever_is_found_something_is_recovered(statements, kept, pods, live, assignments):
     """Never an exception; every name is one container's; who is on the allocation state has proper
     shares.
     """
     evidence = Evidence(
         node=NODE,
         devices=GPUS,
-        statements=tuple(said),
+        statements=tuple(statements),
         pods=tuple(pods or ()),
         pods_complete=pods is not None,
         live_pods=live,
         malformed=(Malformed(None, "", Scheme.VOLCANO, "nonsense"),),
-        read=frozenset(one.source for one in said),
+        read=frozenset(one.source for one in statements),
     )
     seen = RecoverySources(
         merge(evidence),
@@ -691,19 +696,19 @@ def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assign
         live,
         frozenset({"n1"}),
     )
-    found = recover(ROLE.codec, GPUS, kept, seen, 100.0)
+    recovery = recover(ROLE.codec, GPUS, kept, seen, 100.0)
     names = [
-        one.name for tenant in found.allocation_state.tenants.values() for one in tenant.bindings
+        one.name for tenant in recovery.allocation_state.tenants.values() for one in tenant.bindings
     ]
     assert len(set(names)) == len(names)
-    allocation_state, _ = AllocationState.over(GPUS, found.allocation_state.tenants.values())
-    assert allocation_state == found.allocation_state
+    allocation_state, _ = AllocationState.over(GPUS, recovery.allocation_state.tenants.values())
+    assert allocation_state == recovery.allocation_state
     owners = {one.name: (one.pod_uid, one.container) for one in assignments or () if one.name}
-    for uid, tenant in found.allocation_state.tenants.items():
+    for uid, tenant in recovery.allocation_state.tenants.items():
         assert all(
             owners.get(one.name, (uid, one.container)) == (uid, one.container)
             for one in tenant.bindings
         )
-    shown = {one.pod.uid for one in said if one.alive and one.source is Source.PROCESS}
+    shown = {one.pod.uid for one in statements if one.alive and one.source is Source.PROCESS}
     sure = {tenant.pod.uid for tenant in kept if not tenant.foreign} & shown
-    assert sure <= found.allocation_state.tenants.keys()
+    assert sure <= recovery.allocation_state.tenants.keys()

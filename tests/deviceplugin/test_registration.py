@@ -184,7 +184,7 @@ def test_stopping_ends_the_lists_and_leaves_no_sockets(kubelet, registrar, folde
 
 def test_a_kubelet_that_comes_later_is_waited_for(absent_kubelet, registrar, folder):
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: "kubelet.sock is not there" in state(registrar).problem, "it is told")
+    wait_until(lambda: "kubelet.sock is not there" in state(registrar).problem, "it is reported")
     assert own_sockets(folder) == []
     absent_kubelet.start()
     wait_registered(registrar)
@@ -250,7 +250,7 @@ def test_an_own_socket_with_another_in_its_place_is_replaced(kubelet, registrar)
         wait_replaced(registrar, before)
 
 
-def test_an_inode_that_is_given_out_again_is_another_socket(folder, tmp_path):
+def test_an_inode_that_is_used_again_is_another_socket(folder, tmp_path):
     """ext4 gives the next file the number of the last one that was removed."""
     path = folder / "x.sock"
     assert identity(str(path)) is None
@@ -294,22 +294,24 @@ def test_the_socket_of_a_killed_kubelet_gets_no_socket_of_ours(folder, registrar
         wait_registered(registrar)
 
 
-def test_a_kubelet_that_says_it_is_unavailable_is_not_reached(absent_kubelet, registrar):
+def test_a_kubelet_that_answers_unavailable_is_not_reached(absent_kubelet, registrar):
     absent_kubelet.refuse = lambda request: (grpc.StatusCode.UNAVAILABLE, "shutting down")
     absent_kubelet.start()
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: RegistrationOutcome.UNREACHABLE in state(registrar).outcomes, "it is told")
+    wait_until(
+        lambda: RegistrationOutcome.UNREACHABLE in state(registrar).outcomes, "it is reported"
+    )
     assert state(registrar).problem.endswith("UNAVAILABLE: shutting down")
 
 
-def test_a_kubelet_whose_socket_nobody_can_ask_is_told(allocator, folder):
+def test_a_kubelet_whose_socket_cannot_be_asked_is_reported(allocator, folder):
     deep = folder / ("x" * 110)
     deep.mkdir()
     (deep / "kubelet.sock").touch()
     made = Registrar(str(deep), Scheme.VOLCANO, (NUMBER,), allocator, cdi=True)
     made.start()
     made.offer(NUMBER, listed("a"))
-    wait_until(lambda: "path too long" in state(made).problem, "it is told")
+    wait_until(lambda: "path too long" in state(made).problem, "it is reported")
     made.stop()
 
 
@@ -359,13 +361,13 @@ def test_a_list_that_was_read_for_long_is_a_success_after_failures(kubelet, allo
         ),
     ],
 )
-def test_a_kubelet_of_another_version_is_told_and_left_in_peace(
+def test_a_kubelet_of_another_version_is_reported_and_not_asked_again(
     absent_kubelet, registrar, status, text
 ):
     absent_kubelet.refuse = lambda request: (status, text)
     absent_kubelet.start()
     registrar.offer(NUMBER, listed("a"))
-    wait_until(lambda: state(registrar).problem, "it is told")
+    wait_until(lambda: state(registrar).problem, "it is reported")
     assert (
         state(registrar).problem
         == f"{RegistrationOutcome.UNSUPPORTED.explanation}: {status.name}: {text}"
@@ -400,7 +402,7 @@ def test_a_list_that_the_kubelet_reads_no_more_is_registered_again(any_kubelet, 
     wait_read(any_kubelet, NUMBER, {"a"})
 
 
-def test_a_folder_that_takes_no_socket_is_told(absent_kubelet, allocator, folder):
+def test_a_folder_that_takes_no_socket_is_reported(absent_kubelet, allocator, folder):
     deep = folder / ("x" * (106 - len(f"{folder}//kubelet.sock")))  # as deep as a kubelet can be
     deep.mkdir()
     stub = StubKubelet(deep)
@@ -408,7 +410,9 @@ def test_a_folder_that_takes_no_socket_is_told(absent_kubelet, allocator, folder
     with stub:
         made.start()
         made.offer(NUMBER, listed("a"))
-        wait_until(lambda: state(made).outcomes.get(RegistrationOutcome.NOT_SERVED), "it is told")
+        wait_until(
+            lambda: state(made).outcomes.get(RegistrationOutcome.NOT_SERVED), "it is reported"
+        )
         assert "longer than the 107 bytes" in state(made).problem
         made.stop()
         assert stub.attempts == []

@@ -86,7 +86,7 @@ def test_the_list_comes_at_once_and_then_each_new_one(serve):
     endpoint, plugin = serve()
     lists = plugin.lists(WAIT_SECONDS)
     assert ids(next(lists)) == ["a"]
-    endpoint.offer(listed("a"))  # the same: nothing to tell
+    endpoint.offer(listed("a"))  # the same: nothing to report
     endpoint.offer(listed("a", "b"))
     assert ids(next(lists)) == ["a", "b"]
     endpoint.offer(b"")
@@ -161,7 +161,7 @@ def test_a_resource_that_binds_nothing_answers_empty(serve):
 
 
 @pytest.mark.parametrize("why", BindRefusal)
-def test_a_refusal_is_a_status_with_its_words_and_its_reason(serve, allocator, why):
+def test_a_refusal_is_a_status_with_its_message_and_its_reason(serve, allocator, why):
     allocator.allocating = allocator.prestarting = raises(
         BindRefused(why, "3 are asked for", POD, "main")
     )
@@ -256,7 +256,7 @@ def test_only_its_owner_may_ask(serve):
     ("name", "problem"),
     [("x" * 108, "longer than the 107 bytes of a socket's path"), ("none/x.sock", "Failed to")],
 )
-def test_a_socket_that_cannot_be_made_is_told(folder, allocator, name, problem):
+def test_a_socket_that_cannot_be_created_is_reported(folder, allocator, name, problem):
     endpoint = Endpoint(NUMBER, str(folder / name), allocator, b"", binding=True, cdi=True)
     with pytest.raises(SocketError) as error:
         endpoint.start()

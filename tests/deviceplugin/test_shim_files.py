@@ -108,7 +108,7 @@ def test_a_library_that_another_plugin_copied_there_is_replaced_not_written_into
     assert (folder / "ld.so.preload").read_text() == f"{VOLCANO.paths.library_target}\n"
 
 
-def test_a_version_that_is_damaged_is_put_there_anew(host):
+def test_a_version_that_is_damaged_is_installed_again(host):
     put(host)
     (host / "vgpu" / name_of(OLD)).write_bytes(OLD[:-1])
     paths = put(host)

@@ -1,4 +1,4 @@
-"""How the API server is told: what lags, once, whatever fails, and in which order."""
+"""What is written to the API server: what lags, once, whatever fails, and in which order."""
 
 import logging
 import threading
@@ -50,7 +50,7 @@ def gpushare_pod(name="train"):
 
 @pytest.fixture
 def bench():
-    """Of a node whose marks are all told."""
+    """Of a node whose marks are all written."""
     made = Bench(VOLCANO, [gpu(A, 0), gpu(B, 1)])
     made.round()
     made.watch()
@@ -72,26 +72,26 @@ def lock(bench):
 # ---------------------------------------------------------------- pods
 
 
-def test_a_pod_is_told_once_even_while_the_watch_does_not_show_it(bench):
+def test_a_pod_is_reported_once_even_while_the_watch_does_not_show_it(bench):
     bench.add(volcano_pod(), ["main"])
     for _ in range(3):
         bench.round()
     assert bench.count("patch_pod") == 1
-    assert bench.said("train")[BIND_PHASE] == "success"
+    assert bench.annotations_of("train")[BIND_PHASE] == "success"
     assert bench.steps == [Step.POD_ANNOTATED]
     bench.watch()
     bench.round()
     assert bench.count("patch_pod") == 1
 
 
-def test_containers_that_are_bound_one_after_another_are_told_so(bench):
+def test_containers_that_are_bound_one_after_another_are_reported_so(bench):
     both = volcano_pod(containers=("x", "y"))
     bench.add(both, ["x"])
     bench.round()
-    assert bench.said("train")[TO_ALLOCATE] == f";{SEGMENT}"
+    assert bench.annotations_of("train")[TO_ALLOCATE] == f";{SEGMENT}"
     bench.bind(both, ["x", "y"])
     bench.round()  # upon our own write, which the watch does not show yet
-    assert bench.said("train")[TO_ALLOCATE] == ";"
+    assert bench.annotations_of("train")[TO_ALLOCATE] == ";"
     assert bench.status_manager.counts()["pod", "told"] == 2
     halfway = replace(
         both, resource_version=str(int(bench.server.objects["train"].resource_version))
@@ -102,7 +102,7 @@ def test_containers_that_are_bound_one_after_another_are_told_so(bench):
     assert bench.count("patch_pod") == 2
 
 
-def test_a_pod_that_has_changed_is_told_as_it_now_is_as_soon_as_that_is_seen(bench):
+def test_a_pod_that_has_changed_is_reported_in_its_new_state_as_soon_as_that_is_seen(bench):
     bench.add(volcano_pod(), ["main"])
     bench.server.objects["train"] = bench.server.annotated(
         bench.server.objects["train"], {"x": "y"}
@@ -111,17 +111,17 @@ def test_a_pod_that_has_changed_is_told_as_it_now_is_as_soon_as_that_is_seen(ben
     assert bench.status_manager.counts()["pod", "moved_on"] == 1
     bench.watch()
     bench.round()  # at once: it is another version
-    assert bench.said("train")[BIND_PHASE] == "success"
-    assert bench.said("train")["x"] == "y"
+    assert bench.annotations_of("train")[BIND_PHASE] == "success"
+    assert bench.annotations_of("train")["x"] == "y"
 
 
-def test_a_pod_that_cannot_be_told_holds_up_no_other(bench):
+def test_a_pod_that_cannot_be_reported_holds_up_no_other(bench):
     bench.add(volcano_pod("bad"), ["main"])
     bench.add(volcano_pod("good"), ["main"])
     bench.server.refuse("patch_pod", 500, "bad", times=99)
     assert bench.round() <= NODE_SECONDS
-    assert bench.said("good")[BIND_PHASE] == "success"
-    assert bench.said("bad")[BIND_PHASE] == "allocating"
+    assert bench.annotations_of("good")[BIND_PHASE] == "success"
+    assert bench.annotations_of("bad")[BIND_PHASE] == "allocating"
     for _ in range(20):
         bench.round(after=60)
     tried = [name for call, name in bench.server.calls if call == "patch_pod"]
@@ -129,7 +129,7 @@ def test_a_pod_that_cannot_be_told_holds_up_no_other(bench):
     assert 5 < tried.count("bad") <= 21
     bench.server.refusals.clear()
     bench.round(after=60)
-    assert bench.said("bad")[BIND_PHASE] == "success"
+    assert bench.annotations_of("bad")[BIND_PHASE] == "success"
 
 
 def test_while_nobody_answers_one_is_asked_and_what_failed_comes_last(bench):
@@ -148,7 +148,7 @@ def test_an_answer_that_is_not_kubernetes_is_a_failure_like_others(bench):
     bench.round()
     bench.round(after=60)
     assert bench.status_manager.counts()["pod", "failed"] == 1
-    assert bench.said("train")[BIND_PHASE] == "success"
+    assert bench.annotations_of("train")[BIND_PHASE] == "success"
 
 
 def test_a_defect_with_one_pod_does_not_stop_the_thread(bench):
@@ -156,7 +156,7 @@ def test_a_defect_with_one_pod_does_not_stop_the_thread(bench):
     bench.add(volcano_pod("b"), ["main"])
     bench.server.refuse("patch_pod", RuntimeError("a defect"), "a")
     bench.round()
-    assert bench.said("b")[BIND_PHASE] == "success"
+    assert bench.annotations_of("b")[BIND_PHASE] == "success"
     assert bench.status_manager.counts()["pod", "failed"] == 1
 
 
@@ -202,12 +202,12 @@ def test_a_pod_that_is_finally_refused_is_marked_as_failed(bench):
     bench.round()
     bench.watch()
     bench.round(after=60)
-    assert bench.said("train")[BIND_PHASE] == "failed"
-    assert bench.said("train")[TO_ALLOCATE] == ""
+    assert bench.annotations_of("train")[BIND_PHASE] == "failed"
+    assert bench.annotations_of("train")[TO_ALLOCATE] == ""
     assert bench.count("patch_pod") == 1
 
 
-def test_before_it_is_known_who_holds_what_nothing_is_told():
+def test_before_it_is_known_who_holds_what_nothing_is_reported():
     status_manager = StatusManager(None, VOLCANO, lambda: None)
     assert status_manager.round() > 0
 
@@ -215,7 +215,7 @@ def test_before_it_is_known_who_holds_what_nothing_is_told():
 # ---------------------------------------------------------------- the lock
 
 
-def test_the_lock_goes_after_its_owner_was_told(bench):
+def test_the_lock_is_released_after_its_owner_was_reported(bench):
     bench.add(volcano_pod(), ["main"], served=True)
     lock(bench)
     bench.round()
@@ -224,7 +224,7 @@ def test_the_lock_goes_after_its_owner_was_told(bench):
     assert LOCK not in bench.server.node.annotations
 
 
-def test_the_lock_stays_as_long_as_its_owner_is_not_told(bench):
+def test_the_lock_stays_as_long_as_its_owner_is_not_reported(bench):
     bench.add(volcano_pod(), ["main"], served=True)
     lock(bench)
     bench.server.refuse("patch_pod", 500)
@@ -257,7 +257,7 @@ def test_no_pod_takes_two_locks_with_it(bench):
 
 @pytest.mark.parametrize("stamp", [str(int(NOW) + 60), None], ids=["later", "gone"])
 def test_a_pod_whose_lock_has_gone_does_not_hold_the_next_one(bench, stamp):
-    """Whoever may annotate the pod has given it another bind time, or none."""
+    """Whoever may annotate the pod has written another bind time, or none."""
     bench.add(volcano_pod("a"), ["main"], served=True)
     lock(bench)
     bench.round()
@@ -270,7 +270,7 @@ def test_a_pod_whose_lock_has_gone_does_not_hold_the_next_one(bench, stamp):
     assert LOCK not in bench.server.node.annotations
 
 
-def test_a_lock_that_was_taken_anew_meanwhile_is_not_released(bench):
+def test_a_lock_that_was_taken_again_meanwhile_is_not_released(bench):
     bench.add(volcano_pod(), ["main"], served=True)
     lock(bench)
     taken = {LOCK: "2026-09-21T14:20:00Z"}
@@ -411,7 +411,7 @@ def test_the_lock_of_an_owner_that_cannot_be_read_stays_if_it_may_come(hami, whe
     assert is_locked(hami) is stays
 
 
-def test_a_lock_that_was_taken_anew_while_its_owner_was_looked_for_stays(hami):
+def test_a_lock_that_was_taken_again_while_its_owner_was_looked_for_stays(hami):
     show(hami, hami_pod(phase="Failed"))
     taken = {MUTEX: "2026-09-21T14:20:00Z,ml,next"}
     hami.server.node = hami.server.annotated(hami.server.node, taken)
@@ -441,7 +441,7 @@ def test_a_lock_that_names_nobody_is_not_taken_for_a_dead_pods(bench):
 # ---------------------------------------------------------------- the node
 
 
-def test_the_node_is_told_at_start_and_when_a_gpus_health_changes(bench):
+def test_the_node_is_reported_at_start_and_when_a_gpus_health_changes(bench):
     assert bench.server.node.annotations[REGISTER].count("true") == 2
     bench.round()
     assert bench.server.calls == []
@@ -489,7 +489,7 @@ def test_signs_of_life_come_every_half_minute_where_they_are_wanted():
     assert bench.count("patch_node") == 5
 
 
-def test_a_node_whose_gpus_are_not_known_is_not_told_that_it_has_none():
+def test_a_node_whose_gpus_are_not_known_is_not_reported_to_have_none():
     bench = Bench(VOLCANO, [])
     bench.round()
     assert bench.server.calls == []
@@ -550,7 +550,7 @@ def test_a_configmap_that_somebody_changed_is_read_again(gpushare):
     assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
 
 
-def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, caplog):
+def test_a_configmap_that_we_may_not_use_is_no_failure_and_logged_once(gpushare, caplog):
     """The right to it is the operator's choice, and the chart gives none by itself."""
     caplog.set_level(logging.INFO, "deviceplugin")
     gpushare.server.refuse("versioned_config_map", 403, times=3)
@@ -561,7 +561,7 @@ def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, c
     assert gpushare.count("versioned_config_map") == hours
     assert ("configmap", "failed") not in gpushare.status_manager.counts()
     assert len([each for each in caplog.records if "not written" in each.message]) == 1
-    gpushare.round(after=NODE_SECONDS)  # it has been given by now
+    gpushare.round(after=NODE_SECONDS)  # it has been written by now
     assert gpushare.server.config_maps[CONFIG][0] == {"gpus": "0"}
     gpushare.server.refuse("write_config_map", 403)
     ail(gpushare, healthy=True)
@@ -572,7 +572,7 @@ def test_a_configmap_that_we_may_not_use_is_no_failure_and_said_once(gpushare, c
 # ---------------------------------------------------------------- events
 
 
-def test_the_same_is_said_once_in_five_minutes(bench):
+def test_the_same_message_is_logged_once_in_five_minutes(bench):
     train = volcano_pod()
     for after in (0, 1, AGAIN_SECONDS - 2, 2):
         bench.unix += after
@@ -597,31 +597,33 @@ def test_events_are_about_pods_and_nodes_as_kubectl_looks_for_them():
     )
 
 
-@pytest.mark.parametrize(("status", "said"), [(0, 1), (503, 1), (403, 0), (404, 0)])
+@pytest.mark.parametrize(("status", "messages"), [(0, 1), (503, 1), (403, 0), (404, 0)])
 def test_an_event_waits_for_a_server_that_is_busy_and_no_refusal_is_argued_with(
-    bench, status, said
+    bench, status, messages
 ):
     bench.status_manager.record_event(volcano_pod(), EventReason.REFUSED, "no room")
     bench.server.refuse("write_event", status)
     bench.round()
     bench.round(after=60)
-    assert len(bench.server.events) == said
+    assert len(bench.server.events) == messages
 
 
 # ---------------------------------------------------------------- the thread
 
 
-def test_the_thread_tells_when_it_is_woken_and_stops():
+def test_the_thread_reports_when_it_is_woken_and_stops():
     earlier = set(threading.enumerate())
     bench = Bench(VOLCANO, [gpu(A)])
-    told = threading.Event()
-    bench.status_manager = StatusManager(bench.server, VOLCANO, bench.look, lambda _: told.set())
+    reported = threading.Event()
+    bench.status_manager = StatusManager(
+        bench.server, VOLCANO, bench.look, lambda _: reported.set()
+    )
     bench.status_manager.start()
     try:
         bench.add(volcano_pod(), ["main"])
         bench.status_manager.wake()
-        wait_until(told.is_set, "the pod is told")
-        assert bench.said("train")[BIND_PHASE] == "success"
+        wait_until(reported.is_set, "the pod is reported")
+        assert bench.annotations_of("train")[BIND_PHASE] == "success"
     finally:
         bench.status_manager.stop()
     calls = len(bench.server.calls)

@@ -48,7 +48,7 @@ class Service:
         registered = Registration(NUMBER, True, True, "/s", "", {RegistrationOutcome.REGISTERED: 2})
         self.registrar = SimpleNamespace(states=lambda: (registered,))
         self.offers = SimpleNamespace(
-            rows=lambda told: (Offer(NUMBER, told[NUMBER], 6, 3, 1000),), devices=lambda: GPUS
+            rows=lambda health: (Offer(NUMBER, health[NUMBER], 6, 3, 1000),), devices=lambda: GPUS
         )
         self.binder = SimpleNamespace(expecting=lambda: 1)
         self.status_manager = SimpleNamespace(counts=lambda: {("pod", "told"): 4})
@@ -94,44 +94,44 @@ def test_the_page_at_the_root_leads_to_the_metrics_and_probes():
 
 
 def test_before_the_gpus_are_known_there_is_a_page():
-    told = series(window())
-    assert told['vgpu_plugin_info{mode="cdi",node="gpu-node-1",scheme="volcano"}'] == 1
-    assert told["vgpu_plugin_ready"] == 0
-    assert told["vgpu_plugin_recovered"] == 0
-    assert not any(name.startswith("vgpu_plugin_device_healthy") for name in told)
+    samples = series(window())
+    assert samples['vgpu_plugin_info{mode="cdi",node="gpu-node-1",scheme="volcano"}'] == 1
+    assert samples["vgpu_plugin_ready"] == 0
+    assert samples["vgpu_plugin_recovered"] == 0
+    assert not any(name.startswith("vgpu_plugin_device_healthy") for name in samples)
 
 
 def test_who_holds_what_is_counted():
-    told = series(window(Service(tenants=2)))
-    assert told['vgpu_plugin_tenants{kind="bound"}'] == 2
-    assert told['vgpu_plugin_tenants{kind="foreign"}'] == 0
-    assert told["vgpu_plugin_expected_bindings"] == 1
-    assert told['vgpu_plugin_unbound_containers{reason="no_room"}'] == 2
-    assert told["vgpu_plugin_recovered"] == told["vgpu_plugin_ready"] == 1
+    samples = series(window(Service(tenants=2)))
+    assert samples['vgpu_plugin_tenants{kind="bound"}'] == 2
+    assert samples['vgpu_plugin_tenants{kind="foreign"}'] == 0
+    assert samples["vgpu_plugin_expected_bindings"] == 1
+    assert samples['vgpu_plugin_unbound_containers{reason="no_room"}'] == 2
+    assert samples["vgpu_plugin_recovered"] == samples["vgpu_plugin_ready"] == 1
 
 
-def test_what_is_offered_and_registered_is_told():
-    told = series(window(Service()))
+def test_offers_and_registrations_are_reported():
+    samples = series(window(Service()))
     resource = f'resource="{NUMBER}"'
-    assert told[f"vgpu_plugin_resource_registered{{{resource}}}"] == 1
-    assert told[f'vgpu_plugin_resource_devices{{health="healthy",{resource}}}'] == 6
-    assert told[f'vgpu_plugin_resource_devices{{health="unhealthy",{resource}}}'] == 3
+    assert samples[f"vgpu_plugin_resource_registered{{{resource}}}"] == 1
+    assert samples[f'vgpu_plugin_resource_devices{{health="healthy",{resource}}}'] == 6
+    assert samples[f'vgpu_plugin_resource_devices{{health="unhealthy",{resource}}}'] == 3
     registered = f'vgpu_plugin_registrations_total{{{resource},result="registered"}}'
-    assert told[registered] == 2
-    assert told['vgpu_plugin_told_total{result="told",subject="pod"}'] == 4
-    assert told['vgpu_plugin_api_requests_total{code="200",verb="list"}'] == 2
+    assert samples[registered] == 2
+    assert samples['vgpu_plugin_told_total{result="told",subject="pod"}'] == 4
+    assert samples['vgpu_plugin_api_requests_total{code="200",verb="list"}'] == 2
 
 
 def test_an_unhealthy_gpu_has_its_reasons():
     ill = {A: Incident({UnhealthyReason.XID: "XID 79", UnhealthyReason.LOST: "gone"})}
     health = Health({A: gpu(A)}, ill, {}, {(A, UnhealthyReason.XID): 3}, 0)
-    told = series(window(Service(), health))
-    healthy = {name: value for name, value in told.items() if "device_healthy" in name}
+    samples = series(window(Service(), health))
+    healthy = {name: value for name, value in samples.items() if "device_healthy" in name}
     assert sum(healthy.values()) == len(GPUS) - 1
     assert healthy[f'vgpu_plugin_device_healthy{{gpu="0",uuid="{A}"}}'] == 0
-    reasons = [name for name in told if name.startswith("vgpu_plugin_device_unhealthy_info")]
+    reasons = [name for name in samples if name.startswith("vgpu_plugin_device_unhealthy_info")]
     assert len(reasons) == 2
-    assert told[f'vgpu_plugin_health_events_total{{reason="xid",uuid="{A}"}}'] == 3
+    assert samples[f'vgpu_plugin_health_events_total{{reason="xid",uuid="{A}"}}'] == 3
 
 
 def test_what_is_counted_adds_up():
@@ -146,12 +146,12 @@ def test_what_is_counted_adds_up():
     numbers.checkpoint_failed()
     made = window(Service())
     made._numbers = numbers
-    told = series(made)
-    assert told[f'vgpu_plugin_allocations_total{{resource="{NUMBER}"}}'] == 2
-    assert told['vgpu_plugin_refusals_total{reason="no_candidate",step="allocate"}'] == 1
-    assert told['vgpu_plugin_waits_total{step="bind"}'] == 2
-    assert told['vgpu_plugin_wait_seconds_total{step="bind"}'] == 0.75
-    assert told["vgpu_plugin_conflicts"] == 3
-    assert told["vgpu_plugin_remarks"] == 2
-    assert told['vgpu_plugin_checkpoint_problem_info{problem="malformed"}'] == 1
-    assert told["vgpu_plugin_checkpoint_write_failures_total"] == 1
+    samples = series(made)
+    assert samples[f'vgpu_plugin_allocations_total{{resource="{NUMBER}"}}'] == 2
+    assert samples['vgpu_plugin_refusals_total{reason="no_candidate",step="allocate"}'] == 1
+    assert samples['vgpu_plugin_waits_total{step="bind"}'] == 2
+    assert samples['vgpu_plugin_wait_seconds_total{step="bind"}'] == 0.75
+    assert samples["vgpu_plugin_conflicts"] == 3
+    assert samples["vgpu_plugin_remarks"] == 2
+    assert samples['vgpu_plugin_checkpoint_problem_info{problem="malformed"}'] == 1
+    assert samples["vgpu_plugin_checkpoint_write_failures_total"] == 1

@@ -19,7 +19,7 @@ from tests.support.plugin_pods import (
     node,
     pod,
     tenant_of,
-    told,
+    with_marks,
 )
 from vgpu.model.allocation import Allocation, Claim, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
@@ -177,17 +177,17 @@ def asks_for(**amounts):
 
 
 @pytest.mark.parametrize(
-    ("amounts", "said"),
+    ("amounts", "words"),
     [
         ({"memory": 127, "cores": 10}, ["128", "127", MEMORY]),
         ({"cores": 9}, ["10", "9", CORES]),
     ],
 )
-def test_nobody_raises_the_limit_by_an_annotation(amounts, said):
+def test_nobody_raises_the_limit_by_an_annotation(amounts, words):
     """The scheduler promises what the container asks for; whoever may annotate the pod, more."""
     error = refused(pod(bound(), asks_for(**amounts)))
     assert (error.why, error.container) == (BindRefusal.MALFORMED, "main")
-    for word in said:
+    for word in words:
         assert word in error.detail
 
 
@@ -196,7 +196,7 @@ def test_nobody_raises_the_limit_by_an_annotation(amounts, said):
     [
         {"memory": 128, "cores": 10},
         {"memory": 500, "cores": 100},  # less is its own affair
-        {"percentage": 1},  # of which GPU, the scheduler says
+        {"percentage": 1},  # of which GPU, the scheduler decides
         {"cores": 0},
         {},
     ],
@@ -237,8 +237,8 @@ def test_what_a_scheduler_writes_is_what_is_claimed(style, data):
     )
     apps = [one.name for one in containers]
     written = adapter.codec.annotations(claim, by_name(DEVICES), apps)
-    found = claimed(pod(written, *containers), adapter)
-    assert found == tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
+    claims = claimed(pod(written, *containers), adapter)
+    assert claims == tuple(replace(each, phase=Phase.ASSIGNED) for each in allocations)
 
 
 # ---------------------------------------------------------------- answers
@@ -249,7 +249,7 @@ def edits(object_name, adapter=ROLE, name="f00d"):
     return adapter.edits(object_name, only, name, by_name(DEVICES))
 
 
-def test_a_container_is_given_what_the_original_gives_it():
+def test_a_container_gets_the_same_edits_as_from_the_original():
     given_ = edits(pod(bound(), asks(), uid="u-1"))
     assert given_.env == {
         "NVIDIA_VISIBLE_DEVICES": A,
@@ -282,10 +282,10 @@ def test_the_folder_is_of_the_uid_that_the_node_knows_a_static_pod_by():
     assert given_.mounts[1].host.endswith("/abc123_main")
 
 
-@pytest.mark.parametrize(("scaling", "told_so"), [(1.0, False), (2.0, True)])
-def test_memory_that_the_gpus_do_not_have_comes_from_the_host(scaling, told_so):
+@pytest.mark.parametrize(("scaling", "oversubscribed"), [(1.0, False), (2.0, True)])
+def test_memory_that_the_gpus_do_not_have_comes_from_the_host(scaling, oversubscribed):
     adapter = VolcanoAdapter(Volcano(memory_factor=10), memory_scaling=scaling)
-    assert ("CUDA_OVERSUBSCRIBE" in edits(pod(bound(), asks()), adapter).env) is told_so
+    assert ("CUDA_OVERSUBSCRIBE" in edits(pod(bound(), asks()), adapter).env) is oversubscribed
 
 
 def test_all_that_the_library_reads_may_come_late():
@@ -298,8 +298,8 @@ def test_all_that_the_library_reads_may_come_late():
 
 @pytest.mark.parametrize("adapter", ROLES.values(), ids=ROLES)
 def test_the_folders_are_those_that_are_mounted_and_anybody_may_write_there(adapter):
-    said = adapter.codec.key_set
-    annotations = {said.devices: ON_A, said.to_allocate: ON_A}
+    key_set = adapter.codec.key_set
+    annotations = {key_set.devices: ON_A, key_set.to_allocate: ON_A}
     mounts = edits(pod(annotations, asks("main", adapter), uid="u-1"), adapter).mounts
     folders = adapter.folders(PodRef("u-1", "ml", "train"), "main")
     assert [each.path for each in folders] == [m.host for m in mounts if not m.read_only]
@@ -348,13 +348,13 @@ def test_what_another_plugin_has_struck_is_not_written_again():
     assert marks(object_name, ["x"]) == {}
 
 
-def test_other_vendors_entries_stay_to_be_handed_out():
+def test_other_vendors_entries_stay_to_be_allocated():
     ascend = "Ascend-1,Ascend310,1,0:"
     object_name = pod(bound(f"{ON_A}{ascend}"), asks())
     assert marks(object_name, ["main"])[TO_ALLOCATE] == ascend
 
 
-def test_a_pod_of_another_plugin_and_one_whose_annotations_are_gone_are_left_alone():
+def test_a_pod_of_another_plugin_and_one_whose_annotations_are_gone_are_skipped():
     object_name = two()
     assert marks(object_name, ["x", "y"], foreign=True) == {}
     tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
@@ -364,7 +364,7 @@ def test_a_pod_of_another_plugin_and_one_whose_annotations_are_gone_are_left_alo
 def test_a_copy_that_nobody_can_read_is_ended_when_all_are_bound():
     object_name = two()
     tenant = tenant_of(object_name, claimed(object_name), ["x"])
-    broken = told(object_name, {TO_ALLOCATE: "?,NVIDIA;;"})
+    broken = with_marks(object_name, {TO_ALLOCATE: "?,NVIDIA;;"})
     assert ROLE.pod_annotations(broken, tenant, {}, NOW) == {}
     tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
     assert ROLE.pod_annotations(broken, tenant, {}, NOW)[TO_ALLOCATE] == ";;"
@@ -377,10 +377,10 @@ def test_a_copy_that_nobody_can_read_is_ended_when_all_are_bound():
 )
 def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants, order):
     adapter = ROLES[style]
-    said = adapter.codec.key_set
+    key_set = adapter.codec.key_set
     text = ";".join(wants)
     object_name = pod(
-        {said.devices: text, said.to_allocate: text, said.bind_phase: "allocating"},
+        {key_set.devices: text, key_set.to_allocate: text, key_set.bind_phase: "allocating"},
         *(asks(f"c{n}", adapter, want.count(":")) for n, want in enumerate(wants)),
     )
     allocations = claimed(object_name, adapter)
@@ -389,9 +389,9 @@ def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants
     for count in range(1, len(names) + 1):
         tenant = tenant_of(object_name, allocations, names[:count])
         written = adapter.pod_annotations(object_name, tenant, {}, NOW)
-        object_name = told(object_name, written)
+        object_name = with_marks(object_name, written)
         assert adapter.pod_annotations(object_name, tenant, {}, NOW + 60) == {}
-        left = [part for part in object_name.annotations[said.to_allocate].split(";") if part]
+        left = [part for part in object_name.annotations[key_set.to_allocate].split(";") if part]
         assert sorted(left) == sorted(wants[int(name[1:])] for name in names[count:])
     claim = adapter.codec.claim(object_name)
     assert not claim.unserved
@@ -401,14 +401,14 @@ def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants
 
 @pytest.mark.parametrize("adapter", ROLES.values(), ids=ROLES)
 def test_a_failed_pod_is_no_candidate_any_more(adapter):
-    said = adapter.codec.key_set
+    key_set = adapter.codec.key_set
     object_name = pod(
-        {said.devices: ON_A, said.to_allocate: ON_A, said.time: "1"}, asks("main", adapter)
+        {key_set.devices: ON_A, key_set.to_allocate: ON_A, key_set.time: "1"}, asks("main", adapter)
     )
     written = adapter.failure_annotations(object_name)
-    time = {said.time: ENDED} if adapter is ROLE else {}
-    assert written == {said.to_allocate: "", said.bind_phase: "failed", **time}
-    failed = told(object_name, written)
+    time = {key_set.time: ENDED} if adapter is ROLE else {}
+    assert written == {key_set.to_allocate: "", key_set.bind_phase: "failed", **time}
+    failed = with_marks(object_name, written)
     assert adapter.failure_annotations(failed) == {}
     assert adapter.codec.claim(failed).failed
     assert refused(failed, adapter).why is BindRefusal.CLAIM_FAILED
@@ -442,7 +442,7 @@ def test_hami_registers_json_and_publishes_no_unit():
 
 
 def sign(signs, text, now=NOW, adapter=ROLE):
-    """What is said back, by key."""
+    """The annotations in the answer, by key."""
     key = adapter.codec.key_set.handshake[0]
     annotations = {} if text is None else {key: text}
     found = (
@@ -468,7 +468,7 @@ LATE = NOW + 30
         ("nonsense", None, REPORTED, REPORTED),
     ],
 )
-def test_a_sign_of_life_is_given_when_it_is_asked_for_or_due(text, auto, on, later):
+def test_a_handshake_is_written_when_it_is_requested_or_due(text, auto, on, later):
     assert sign(HandshakeMode.OFF, text) is None
     assert sign(HandshakeMode.AUTO, text) == auto
     assert sign(HandshakeMode.ON, text) == on
@@ -542,7 +542,7 @@ def test_a_lock_that_may_be_anothers_stays(pods, served):
         waiting("b", 3, phase="Succeeded"),
         waiting("b", 3600),  # the lock had expired by then
         pod({}, container(), name="b"),  # it has no GPU
-        pod({BIND_TIME: str(int(NOW))}, container(), name="b"),  # nor this one, whatever it says
+        pod({BIND_TIME: str(int(NOW))}, container(), name="b"),  # neither has this one
         pod(bound(**{BIND_TIME: str(int(NOW))}), container(), name="b"),
         pod({BIND_TIME: str(int(NOW))}, asks(), name="b"),  # it has been promised none
     ],
@@ -569,7 +569,7 @@ def hami_pod(name, at=0, **fields):
     return pod(annotations, asks("main", HAMI_ROLE), name=name, **fields)
 
 
-def test_hamis_lock_says_whose_it_is():
+def test_hamis_lock_names_its_owner():
     pods = [hami_pod("a"), hami_pod("b")]
     mine = f"{AT},ml,a"
     assert hami_released(mine, pods, {"uid-of-a"}) == "hami.io/mutex.lock"
@@ -591,7 +591,7 @@ def test_the_lock_of_a_pods_successor_is_not_released_for_the_pod_of_before():
     assert hami_released(f"{AT},ml,web-0", [before], {"old"}) is None
 
 
-def test_a_gigabyte_is_what_it_says():
+def test_a_gigabyte_has_the_size_in_the_table():
     object_name = pod(bound(f"{A},NVIDIA,1024,0:"), asks())
     (only,) = claimed(object_name, VolcanoAdapter(Volcano(memory_factor=1)))
     assert only.shares == (Share(A, GIB, 0),)

@@ -1,7 +1,7 @@
-"""What the binder does not take for granted: old readings, old boots, those whom nobody names.
+"""What the binder does not take for granted: old readings, old boots, pods that no source names.
 
 A real binder over real late files or CDI specs; the kubelet's checkpoint and the API server are
-what a test says they are.
+what a test makes them.
 """
 
 import threading
@@ -62,16 +62,16 @@ class Pods:
     """The API server; ``hang`` keeps who asks it."""
 
     def __init__(self):
-        self.told, self.heard = {}, True
+        self.watched, self.heard = {}, True
         self.answers = threading.Event()
         self.answers.set()
         self.asked = threading.Event()
 
     def put(self, *made):
-        self.told = {one.kubelet_uid: one for one in made}
+        self.watched = {one.kubelet_uid: one for one in made}
 
     def known(self):
-        return dict(self.told) if self.heard else None
+        return dict(self.watched) if self.heard else None
 
     def find(self, uid):
         return (self.known() or {}).get(uid)
@@ -79,7 +79,7 @@ class Pods:
     def ask(self):
         self.asked.set()
         assert self.answers.wait(PATIENT), "the test never lets it answer"
-        return dict(self.told)
+        return dict(self.watched)
 
 
 class Nobody:
@@ -161,7 +161,7 @@ def test_a_container_that_is_bound_may_start(bench):
     assert bench.injector.written() == {FIRST}
 
 
-def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
+def test_what_was_read_before_the_kubelets_request_is_no_evidence(bench):
     bench.start()
     gone, waits, comes = (
         pod("gone", share(A, 2)),
@@ -178,7 +178,7 @@ def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
     third = bench.answered(waits, THIRD, ("id-9",))
     bench.assign(old, third)
     wait_until(bench.pods.asked.is_set, "the API server is asked")
-    bench.pods.told = {"comes": comes}
+    bench.pods.watched = {"comes": comes}
     bench.assign(bench.answered(comes, SECOND, ("id-0",), as_if=gone), third)
     assert bench.why_not({"id-0"}) is BindRefusal.NOT_SEEN
     bench.pods.answers.set()
@@ -204,7 +204,7 @@ def test_nobody_new_is_served_before_it_is_known_who_was_there(bench):
     assert len(bench.known) == 2
 
 
-def test_who_holds_what_is_not_there_is_not_started_anew(bench):
+def test_a_pod_with_devices_that_do_not_exist_is_not_started_again(bench):
     one, two = pod("one", share(A, 6)), pod("two", share(A, 6))
     empty = AllocationState.of(GPUS)
     alone = [empty.admitted(each, claimed(each), 1.0).tenants for each in (one, two)]

@@ -123,13 +123,13 @@ def test_the_messages_have_the_originals_field_numbers():
 # ---------------------------------------------------------------- text
 
 
-def test_half_a_gpu_with_thirty_blocks_is_told_as_half_and_7680_mib():
+def test_half_a_gpu_with_thirty_blocks_is_shown_as_half_and_7680_mib():
     """T13."""
     spec = json.loads(usages_text(STATE))["usage"]["uid-b"]["spec"]["main"]
     assert spec == {"gpu": 0.5, "mem": 7680}
 
 
-def test_whole_gpus_are_told_with_all_their_memory_and_a_pod_without_gpus_not_at_all():
+def test_whole_gpus_are_shown_with_all_their_memory_and_a_pod_without_gpus_is_not_shown():
     usage = json.loads(usages_text(STATE))["usage"]
     assert list(usage) == ["uid-a", "uid-b"]
     assert usage["uid-a"]["spec"] == {"main": {"gpu": 2, "mem": 32768}}
@@ -194,7 +194,7 @@ def test_each_call_sees_the_newest_state(start, path):
     assert len(call(path, "PrintUsages", pb.UsageResponse).usage) == 0
 
 
-def test_a_source_that_fails_is_unavailable_with_its_words(start, path):
+def test_a_source_that_fails_is_unavailable_with_its_message(start, path):
     start(broken)
     with pytest.raises(grpc.RpcError) as error:
         call(path, "PrintGraph", pb.GraphResponse)
@@ -240,7 +240,7 @@ def test_a_gpu_manager_that_still_runs_keeps_its_socket(start, path):
     assert len(call(path, "PrintUsages", pb.UsageResponse).usage) == 2
 
 
-def test_a_path_that_cannot_be_a_socket_is_told_so(tmp_path):
+def test_a_path_that_cannot_be_a_socket_is_reported(tmp_path):
     (tmp_path / "file").write_bytes(b"precious")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     assert "no socket" in refusal(str(tmp_path / "file")).problem

@@ -1,11 +1,15 @@
 """The part of docs/language.md that a program can check: old words, and class names used twice.
 
 Run ``python -m tests.docs.language`` to lower the numbers of old uses after a repair.
+``--names``, ``--told`` and ``--words`` list places in the tests, for example
+``python -m tests.docs.language --names tests/commands``.
 """
 
+import argparse
 import ast
+import io
 import re
-import sys
+import tokenize
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -23,8 +27,16 @@ PACKAGES: Final = (
     *("grafana", "deploy"),
 )
 PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
-EXPLAINED: Final = ("docs/language.md",)
-"""Pages that name the old words."""
+TESTS: Final = ("tests", "benchmarks")
+EXPLAINED: Final = (
+    "docs/language.md",
+    "tests/docs/language.py",
+    "tests/docs/test_language.py",
+)
+"""Pages and modules that name the old words."""
+
+TOLD_LIMIT: Final = 60
+"""Maximum number of places in the tests with "told", "tell", "tells" or "telling"."""
 
 COMMENTED: Final = ("deploy/chart/vgpu/values.yaml",)
 """Files whose comments are a page of the documentation."""
@@ -57,15 +69,21 @@ NAMES: Final = re.compile(
 )
 """Old words in public names of modules, classes, functions, fields, parameters and constants."""
 
+TOLD: Final = re.compile(r"(?<![a-z])(?:told|tell(?:s|ing)?)(?![a-z])", re.IGNORECASE)
+"""The word in texts and in parts of identifiers."""
+
 TITLES: Final = frozenset({"Card", "Cards", "Given", "Told", "Books", "Subject", "Subjects"})
 """Titles of one word, which are messages though there is no space in them."""
 
+_TEST: Final = re.compile(r"\s*(?:async )?def (test_\w+)")
 _CODE: Final = re.compile(r"`+[^`]*`+|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 class Text(NamedTuple):
-    """One text for people: ``kind`` is docs, messages or docstrings, ``line`` where it begins."""
+    """One text for people: ``kind`` is docs, messages, docstrings, comments (of tests) or
+    identifiers (of tests); ``line`` where it begins.
+    """
 
     kind: str
     path: str
@@ -166,6 +184,80 @@ def texts() -> Iterator[Text]:
         yield from module.texts
 
 
+@cache
+def sources_of_tests() -> Mapping[str, str]:
+    """The Python files of the tests by path, without those that name the old words."""
+    sources = {}
+    for folder in TESTS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = str(file.relative_to(ROOT))
+            if path not in EXPLAINED:
+                sources[path] = file.read_text()
+    return sources
+
+
+def texts_of_test(path: str, content: str) -> Iterator[Text]:
+    """Docstrings, comments and identifiers of a test, in their order."""
+    begins_line = True
+    for token in tokenize.generate_tokens(io.StringIO(content).readline):
+        line = token.start[0]
+        match token.type:
+            case tokenize.COMMENT:
+                yield Text("comments", path, line, _CODE.sub("", token.string))
+            case tokenize.STRING if begins_line:
+                yield Text("docstrings", path, line, _CODE.sub("", token.string.strip('"')))
+            case tokenize.NAME:
+                yield Text("identifiers", path, line, token.string)
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            begins_line = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+@cache
+def texts_of_tests() -> tuple[Text, ...]:
+    """Every docstring, comment and identifier of the tests."""
+    sources = sources_of_tests().items()
+    return tuple(text for path, content in sources for text in texts_of_test(path, content))
+
+
+def uses_in_tests() -> list[Use]:
+    """Old words in docstrings, comments and identifiers of the tests."""
+    found = []
+    for text in texts_of_tests():
+        if text.kind == "identifiers":
+            found += [Use(old[0].strip("_").lower(), text) for old in NAMES.finditer(text.text)]
+        else:
+            found += [
+                Use(word, text) for word, old in WORDS.items() for _ in old.finditer(text.text)
+            ]
+    return found
+
+
+def old_test_names() -> list[str]:
+    """Names of test functions with an old word, each as "path:line: name"."""
+    found = []
+    for path, content in sources_of_tests().items():
+        for line, text in enumerate(content.splitlines(), 1):
+            if (match := _TEST.match(text)) and is_old_test_name(match[1]):
+                found.append(f"{path}:{line}: {match[1]}")
+    return found
+
+
+def is_old_test_name(name: str) -> bool:
+    """Whether the name of a test function has an old word."""
+    words = name.replace("_", " ")
+    return bool(NAMES.search(name)) or any(old.search(words) for old in WORDS.values())
+
+
+def told_places() -> list[str]:
+    """Places in the tests with the word "told", in any text or identifier: "path:line: line"."""
+    return [
+        f"{path}:{line}: {text.strip()}"
+        for path, content in sources_of_tests().items()
+        for line, text in enumerate(content.splitlines(), 1)
+        for _ in TOLD.finditer(text)
+    ]
+
+
 def uses(kept: list[dict[str, str]]) -> list[Use]:
     """Every old word in a text, but for the texts that may keep it."""
     found = []
@@ -180,9 +272,17 @@ def counted(found: list[Use]) -> dict[str, dict[str, int]]:
     """How often each word is used, by "kind.package"."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for use in found:
-        package = use.text.path.partition("/")[0].removesuffix(".md")
+        package = _package(use.text.path)
         counts[f"{use.text.kind}.{package}"][use.word] += 1
     return {name: dict(sorted(words.items())) for name, words in sorted(counts.items())}
+
+
+def _package(path: str) -> str:
+    """The package of a file; in tests/ the folder below it, too."""
+    first, *rest = path.split("/")
+    if first == "tests" and len(rest) > 1:
+        return f"{first}/{rest[0]}"
+    return first.removesuffix(".md")
 
 
 def public_classes() -> dict[str, list[str]]:
@@ -218,19 +318,44 @@ def exceptions() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def main() -> None:
-    """Write the numbers of old uses, where they have fallen; with --as-found whatever they are,
-    for a merge with branches that are older than the check.
-    """
+    """Write the numbers of old uses, where they have fallen, or list places in the tests."""
+    parser = argparse.ArgumentParser(prog="tests.docs.language", description=__doc__)
+    parser.add_argument(
+        "--as-found",
+        action="store_true",
+        help="write the numbers whatever they are, for a merge with branches older than the check",
+    )
+    for option, what in (
+        ("names", "names of test functions with an old word"),
+        ("told", 'places with "told"'),
+        ("words", "old words in docstrings, comments and identifiers"),
+    ):
+        parser.add_argument(f"--{option}", metavar="FOLDER", help=f"list {what}")
+    options = parser.parse_args()
+    lists = (
+        (options.names, old_test_names),
+        (options.told, told_places),
+        (options.words, lambda: [str(use) for use in uses_in_tests()]),
+    )
+    if any(folder for folder, _ in lists):
+        for folder, places in lists:
+            if folder is not None:
+                print(*(place for place in places() if place.startswith(folder)), sep="\n")
+    else:
+        _write_exceptions(options.as_found)
+
+
+def _write_exceptions(as_found: bool) -> None:
     before = exceptions()
-    as_found = "--as-found" in sys.argv[1:]
     head, mark, _ = EXCEPTIONS.read_text().partition("# --- old uses")
     rows = [
         f"{mark}, for each package and word; they may only fall (python -m tests.docs.language)"
     ]
-    for name, words in counted(uses(before["kept"])).items():
+    for name, words in counted([*uses(before["kept"]), *uses_in_tests()]).items():
         limits = words if as_found else before["left"].get(name, {})
         lowered = {word: min(count, limits.get(word, 0)) for word, count in words.items()}
-        rows += [f'\n[left."{name}"]', *(f'"{word}" = {n}' for word, n in lowered.items() if n)]
+        if any(lowered.values()):
+            rows += [f'\n[left."{name}"]', *(f'"{word}" = {n}' for word, n in lowered.items() if n)]
     EXCEPTIONS.write_text(head + "\n".join(rows) + "\n")
 
 

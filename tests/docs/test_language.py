@@ -12,17 +12,18 @@ def exceptions():
 
 
 def test_no_text_uses_an_old_word_more_often_than_before(exceptions):
-    found = language.uses(exceptions["kept"])
+    found = [*language.uses(exceptions["kept"]), *language.uses_in_tests()]
     for name, words in language.counted(found).items():
         for word, count in words.items():
             allowed = exceptions["left"].get(name, {}).get(word, 0)
-            places = [
-                str(use) for use in found if use.word == word and name in language.counted([use])
-            ]
             assert count <= allowed, "\n".join(
                 [
                     f'{name} uses "{word}" {count} times, {allowed} are left (docs/language.md):',
-                    *places,
+                    *(
+                        str(use)
+                        for use in found
+                        if use.word == word and name in language.counted([use])
+                    ),
                 ]
             )
 
@@ -48,6 +49,15 @@ def test_every_exception_has_a_reason():
 
 def test_no_public_name_has_an_old_word(exceptions):
     assert language.old_names(exceptions["names"]) == []
+
+
+def test_no_name_of_a_test_has_an_old_word():
+    assert language.old_test_names() == []
+
+
+def test_the_tests_hardly_use_the_word_told():
+    places = language.told_places()
+    assert len(places) <= language.TOLD_LIMIT, "\n".join(places)
 
 
 def test_a_kept_name_is_there(exceptions):
@@ -77,3 +87,27 @@ def test_words_are_found_in_prose_and_messages_and_not_in_code():
     assert kinds == {"docstrings": "So long it waits.", "messages": " is told"}
     assert language.WORDS["so long"].search(kinds["docstrings"])
     assert not language.WORDS["gaia"].search("the flag --scheme gaia=x, gaia.tencent.com")
+
+
+def test_words_are_found_in_comments_docstrings_and_identifiers_of_a_test():
+    source = '''"""A card."""
+def test_a_node_is_told(told):
+    # It is told, and `card` is code.
+    x = """says"""
+    assert told == "card"
+'''
+    texts = [(text.kind, text.text) for text in language.texts_of_test("t.py", source)]
+    assert ("docstrings", "A card.") in texts
+    assert ("comments", "# It is told, and  is code.") in texts
+    assert not any("says" in text for _, text in texts)
+    assert texts.count(("identifiers", "told")) == 2
+
+
+@pytest.mark.parametrize("name", ["test_a_pod_is_told", "test_a_lock_is_left_alone"])
+def test_old_words_are_found_in_names_of_tests(name):
+    assert language.is_old_test_name(name)
+
+
+@pytest.mark.parametrize("name", ["test_a_pod_is_reported", "test_a_pod_untold"])
+def test_words_that_only_look_old_are_no_old_names_of_tests(name):
+    assert not language.is_old_test_name(name)

@@ -17,7 +17,7 @@ NOWHERE = "http://127.0.0.1:9"
 """A proxy that nobody is: whatever is fetched by HTTP fails."""
 
 LOADED = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe": "src"}
-"""Elements that a browser fetches, by the attribute that says what."""
+"""Elements that a browser fetches, by the attribute with its URL."""
 
 SITE, SOURCE = "https://docs.example.com/vgpu", "https://github.com/example/vgpu"
 PROJECT = """\
@@ -41,28 +41,28 @@ class Page(HTMLParser):
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attrs):
-        told = dict(attrs)
-        self.anchors |= {told[key] for key in ("id", "name") if told.get(key)}
-        self.copied += [told["data-copy"]] if told.get("data-copy") else []
-        self.prompts += told.get("class") == "gp"
-        if tag == "a" and told.get("href"):
-            self.links.append(told["href"])
-        elif tag in LOADED and told.get(LOADED[tag]) and told.get("rel") != "canonical":
-            self.loaded.append(told[LOADED[tag]])
+        attributes = dict(attrs)
+        self.anchors |= {attributes[key] for key in ("id", "name") if attributes.get(key)}
+        self.copied += [attributes["data-copy"]] if attributes.get("data-copy") else []
+        self.prompts += attributes.get("class") == "gp"
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
+        elif tag in LOADED and attributes.get(LOADED[tag]) and attributes.get("rel") != "canonical":
+            self.loaded.append(attributes[LOADED[tag]])
 
 
 @pytest.fixture(scope="module", params=["nowhere", "published"])
 def site(tmp_path_factory, request):
     """The site without an address, and as a publisher builds it."""
     folder = tmp_path_factory.mktemp("site")
-    told = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     addresses = (SOURCE, SITE) if request.param == "published" else ("", "")
     project = tmp_path_factory.mktemp("project") / "project.toml"
     project.write_text(PROJECT.format(*addresses))
-    told["VGPU_PROJECT"] = str(project)
-    told |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), NOWHERE)
+    env["VGPU_PROJECT"] = str(project)
+    env |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), NOWHERE)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    built = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+    built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
 

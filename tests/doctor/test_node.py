@@ -128,7 +128,7 @@ CRI = "io.containerd.grpc.v1.cri"
         (f'[plugins."{CRI}"]\nenable_cdi = "true"\ncdi_spec_dirs = 1', ContainerdConfig()),
     ],
 )
-def test_what_containerds_configuration_says_of_cdi(text, config):
+def test_containerds_configuration_is_read_for_cdi(text, config):
     assert parse_containerd(text) == config
 
 

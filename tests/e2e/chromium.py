@@ -197,7 +197,7 @@ class Tab:
         ]
 
     def screenshot(self, **clip: float) -> bytes:
-        """A PNG of the window, or of the page where ``clip`` (x, y, width, height) says."""
+        """A PNG of the window, or of the page where ``clip`` (x, y, width, height) is."""
         more = {"clip": {"scale": 1, **clip}, "captureBeyondViewport": True} if clip else {}
         return base64.b64decode(self.send("Page.captureScreenshot", format="png", **more)["data"])
 

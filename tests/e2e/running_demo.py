@@ -61,5 +61,5 @@ class RunningDemo:
             raise
 
     def printed(self) -> str:
-        """What it has said so far."""
+        """What it has printed so far."""
         return self._process.log()

@@ -27,7 +27,7 @@ def running(tmp_path_factory):
 
 @pytest.fixture
 def env(running):
-    """The variables that the demo says to set."""
+    """The variables that the demo asks to set."""
     exports = re.findall(r"^\$ export (.*)$", running.printed(), re.MULTILINE)
     return dict(word.split("=", 1) for line in exports for word in shlex.split(line))
 
@@ -93,7 +93,7 @@ def test_the_exporters_page_is_that_of_the_pods_after_it(running):
     assert not any(f'pod="{REFUSED}"' in name for name in series)
 
 
-def test_what_it_says_to_try_can_be_tried(running, env):
+def test_the_commands_that_the_demo_suggests_can_be_run(running, env):
     commands = re.findall(r"^    \S+ -m vgpu (.*)$", running.printed(), re.MULTILINE)
     inspect, explain, fit, doctor, restore, plan = (
         shlex.split(command, comments=True) for command in commands

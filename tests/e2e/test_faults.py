@@ -1,4 +1,4 @@
-"""The real process under faults: none ends it or fails a scrape, each is told by its reason."""
+"""The real process under faults: none ends it or fails a scrape, each is reported by its reason."""
 
 import http.client
 import json
@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,11 +84,13 @@ def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
     region_folder(live, 80).symlink_to(another)
     os.mkfifo(region_folder(live, 81))
     region_folder(live, 82).mkdir()
-    told = [reason for reason in HOSTILE if reason != "unknown_device"]  # its pod does not live
+    reported_reasons = [
+        reason for reason in HOSTILE if reason != "unknown_device"
+    ]  # its pod does not live
     live.wait_for(
         lambda s: (
             s.get(rejected("not_regular_file")) == 3
-            and all(rejected(r) in s for r in told)
+            and all(rejected(r) in s for r in reported_reasons)
             and used(s) == before
         ),
         "every reason, and the rest as before",
@@ -256,24 +257,23 @@ def test_without_a_free_descriptor_the_exporter_goes_on_and_then_has_all_again(l
     pid = live.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
-    with closing(connection):
-        connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
-        connection.getresponse().read()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
-        os.utime(live.node.paths.checkpoint)  # what has not changed would not be read again
+    connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
+    connection.getresponse().read()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
 
-        def short() -> dict[str, float]:
-            connection.request("GET", "/metrics")
-            return parse(connection.getresponse().read().decode())
+    def short() -> dict[str, float]:
+        connection.request("GET", "/metrics")
+        return parse(connection.getresponse().read().decode())
 
-        wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
-        poor = short()
-        assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
-        assert poor["process_max_fds"] == 3
-        assert "process_resident_memory_bytes" not in poor
-        taken = poor[TAKEN]
-        wait_until(lambda: short()[TAKEN] > taken, "another sample")
-        assert live.process.running
+    wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
+    poor = short()
+    assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
+    assert poor["process_max_fds"] == 3
+    assert "process_resident_memory_bytes" not in poor
+    taken = poor[TAKEN]
+    wait_until(lambda: short()[TAKEN] > taken, "another sample")
+    assert live.process.running
+    connection.close()
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     series = live.wait_for(
         lambda s: without_times(s) >= without_times(before), "all that was there before"
@@ -291,7 +291,7 @@ def test_an_unknown_error_of_one_call_costs_that_reading(live):
     assert not any(k.startswith("vgpu_gpu_power_usage_watts") for k in series)
 
 
-def test_a_corrupt_checkpoint_is_told_and_the_rest_stays(live):
+def test_a_corrupt_checkpoint_is_reported_and_the_rest_stays(live):
     path = Path(live.node.paths.checkpoint)
     path.write_bytes(path.read_bytes().replace(b"Checksum", b"Checksun"))
     live.wait_for(
@@ -303,7 +303,7 @@ def test_a_corrupt_checkpoint_is_told_and_the_rest_stays(live):
     )
 
 
-def test_an_absent_kubelet_socket_is_told_and_the_rest_stays(tmp_path):
+def test_an_absent_kubelet_socket_is_reported_and_the_rest_stays(tmp_path):
     flags = (FAST, f"--kubelet.pod-resources={tmp_path / 'kubelet.sock'}")
     with LiveExporter(tmp_path, demo(), *flags) as live:
         live.wait_for(
@@ -313,7 +313,7 @@ def test_an_absent_kubelet_socket_is_told_and_the_rest_stays(tmp_path):
 
 
 def refused_start(live, *flags):
-    """What the exporter says on standard error when it ends at start with status 1."""
+    """What the exporter prints on standard error when it ends at start with status 1."""
     done = subprocess.run(
         live.command(*flags),
         env=live.environment(),
@@ -329,9 +329,9 @@ def refused_start(live, *flags):
 def test_a_port_in_use_is_a_clear_error_at_start(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused_start(LiveExporter(tmp_path, demo()), f"--web.listen-address={address}")
-    assert "--web.listen-address" in said
-    assert address in said
+        message = refused_start(LiveExporter(tmp_path, demo()), f"--web.listen-address={address}")
+    assert "--web.listen-address" in message
+    assert address in message
 
 
 def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
@@ -346,11 +346,11 @@ def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
 def test_an_unusable_web_config_is_an_error_at_start_that_names_the_key(tmp_path):
     config = tmp_path / "web.yml"
     config.write_text("tls_server_confg: {}\n")
-    said = refused_start(LiveExporter(tmp_path, demo()), f"--web.config.file={config}")
-    assert "tls_server_confg" in said
+    message = refused_start(LiveExporter(tmp_path, demo()), f"--web.config.file={config}")
+    assert "tls_server_confg" in message
 
 
-def test_the_log_says_a_lasting_fault_once(live):
+def test_the_log_has_a_lasting_fault_once(live):
     draft = live.node.folder / "draft"
     draft.write_bytes(b"short")
     draft.rename(region_folder(live, 1))  # at once: an empty file is another fault

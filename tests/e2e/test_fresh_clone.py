@@ -77,7 +77,7 @@ def first(clone):
 
 
 def page(done):
-    """The series of what was printed, without what make said before."""
+    """The series of what was printed, without what make printed before."""
     assert done.returncode == 0, done.stderr
     return parse(done.stdout[done.stdout.index("# HELP") :])
 
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing_behind(clone, first, tmp_path
     assert "Aborted" not in running.printed()
 
 
-def test_plain_make_says_what_there_is_to_make(clone):
+def test_plain_make_lists_its_targets(clone):
     done = clone.make()
     assert done.returncode == 0
     assert {"demo", "test"} <= {line.split()[0] for line in done.stdout.splitlines()}
@@ -145,14 +145,14 @@ def test_without_venv_it_stops_with_the_line_to_type(clone, tmp_path):
     assert not (tmp_path / "venv").exists()  # nothing half-made that the next run would take
 
 
-def test_an_old_python_is_told(clone, tmp_path):
+def test_an_old_python_is_reported(clone, tmp_path):
     python = a_python(tmp_path, "sitecustomize", "import sys\nsys.version_info = (3, 9, 2)\n")
     done = clone.make("demo", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
     assert done.returncode != 0
     assert "3.11 or newer" in done.stderr
 
 
-def test_no_python_at_all_is_told(clone, tmp_path):
+def test_a_missing_python_is_reported(clone, tmp_path):
     done = clone.make("demo", "PYTHON=python3-not-here", f"VENV={tmp_path / 'venv'}")
     assert done.returncode != 0
     assert "apt install python3 python3-venv" in done.stderr

@@ -21,7 +21,7 @@ def rewrite(exporter, change):
     draft.rename(path)
 
 
-def test_the_demos_conflicts_are_counted_and_told_in_words(tmp_path):
+def test_the_demos_conflicts_are_counted_and_explained_in_sentences(tmp_path):
     with LiveExporter(tmp_path, demo(), "--volcano.memory-factor=1024") as exporter:
         series = exporter.metrics()
         assert conflicts(series, "overcommitted") == 1
@@ -38,7 +38,7 @@ def test_a_wrong_unit_shows_as_sizes_that_differ(tmp_path):
         assert conflicts(exporter.metrics(), "size_differs") == 4
 
 
-def test_an_annotation_that_names_another_gpu_is_a_conflict_until_it_is_mended(tmp_path):
+def test_an_annotation_that_names_another_gpu_is_a_conflict_until_it_is_corrected(tmp_path):
     def swap(pods):
         notes = pods["chat-7c9d8b6f5d-x2k4q"]["metadata"]["annotations"]
         key = "hami.io/vgpu-devices-allocated"
@@ -49,8 +49,8 @@ def test_an_annotation_that_names_another_gpu_is_a_conflict_until_it_is_mended(t
         assert conflicts(exporter.metrics(), "card_differs") == 0
         rewrite(exporter, swap)
         exporter.wait_for(lambda series: conflicts(series, "card_differs") == 1, "the conflict")
-        told = exporter.get("/").body.decode()
-        assert "sources name different devices for one container" in told
+        page = exporter.get("/").body.decode()
+        assert "sources name different devices for one container" in page
         rewrite(exporter, swap)
         exporter.wait_for(lambda series: conflicts(series, "card_differs") == 0, "its end")
 
@@ -60,11 +60,11 @@ def test_volcanos_scheduler_gauges_count_each_share_once(tmp_path):
     with LiveExporter(tmp_path, demo(), *flags) as exporter:
         series = exporter.metrics()
 
-    def told(what, gpu):
+    def legacy_value(what, gpu):
         return series[f'volcano_vgpu_device_{what}{{NodeName="gpu-node-1",devID="{gpu.uuid}"}}']
 
-    assert told("allocated_memory", A10) == 5 + 5 + 3 + 3
-    assert told("allocated_memory", L40S) == 20 + 8 + 5
-    assert told("allocated_cores", A10) == 30 + 40 + 10 + 20
-    assert told("shared_number", L40S) == 3
-    assert told("memory_limit", L40S) == 46068 // 1024
+    assert legacy_value("allocated_memory", A10) == 5 + 5 + 3 + 3
+    assert legacy_value("allocated_memory", L40S) == 20 + 8 + 5
+    assert legacy_value("allocated_cores", A10) == 30 + 40 + 10 + 20
+    assert legacy_value("shared_number", L40S) == 3
+    assert legacy_value("memory_limit", L40S) == 46068 // 1024

@@ -75,7 +75,7 @@ def test_two_servers_run_side_by_side(tmp_path, prometheus):
         prometheus.wait_for("up == 1")
 
 
-def test_a_broken_rule_file_is_told_from_the_log(tmp_path):
+def test_the_log_names_a_broken_rule_file(tmp_path):
     rules = tmp_path / "rules.yml"
     rules.write_text("groups: 1\n")
     with pytest.raises(AssertionError, match="unmarshal"), Prometheus(tmp_path, rules=[rules]):

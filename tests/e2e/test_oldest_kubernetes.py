@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 def test_the_locked_release_is_the_oldest_that_is_allowed_and_is_used(oldest_client):
     (locked,) = re.findall(r"^kubernetes==(\S+)", LOCK.read_text(), re.MULTILINE)
     (allowed,) = re.findall(r'"kubernetes>=(\d+),', (ROOT / "pyproject.toml").read_text())
-    said = oldest_client.run("-c", "import kubernetes; print(kubernetes.__version__)")
-    assert said.stdout.strip() == locked == f"{allowed}.0.0"
+    version = oldest_client.run("-c", "import kubernetes; print(kubernetes.__version__)")
+    assert version.stdout.strip() == locked == f"{allowed}.0.0"
 
 
 def test_the_client_of_the_api_server_passes_its_tests_beside_it(oldest_client):

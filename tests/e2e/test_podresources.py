@@ -35,7 +35,7 @@ def named(series):
     return {"finetune-0", "notebook-anna-0"} <= names(series)
 
 
-def told(series, reason):
+def reports(series, reason):
     """Whether the kubelet's answer was refused for this reason, and has cost no name."""
     return series.get(SOURCE % reason, 0) > 0 and named(series)
 
@@ -53,10 +53,10 @@ def test_names_come_from_the_socket_and_an_empty_answer_takes_none_away(tmp_path
         with LiveExporter(tmp_path, demo(), *flags) as live:
             live.wait_for(named, "names from the socket")
             kubelet.answer = one_entry_per_device
-            live.wait_for(lambda s: told(s, "empty_after_restart"), "the restart, and the names")
+            live.wait_for(lambda s: reports(s, "empty_after_restart"), "the restart, and the names")
             kubelet.answer = lambda: (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-            live.wait_for(lambda s: told(s, "rate_limited"), "the rate limit, and the names")
+            live.wait_for(lambda s: reports(s, "rate_limited"), "the rate limit, and the names")
             kubelet.answer = lambda: one_entry_per_device(*held())
-            live.wait_for(lambda s: named(s) and not told(s, "rate_limited"), "the end of it")
+            live.wait_for(lambda s: named(s) and not reports(s, "rate_limited"), "the end of it")
     finally:
         kubelet.stop()

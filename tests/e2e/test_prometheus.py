@@ -45,9 +45,9 @@ DEVICES = [(name, i) for name in PODS for i, _ in enumerate(golden(name)["device
 
 @pytest.mark.parametrize(("name", "position"), DEVICES)
 def test_promql_answers_with_the_golden_values(prometheus, name, position):
-    told = golden(name)
-    device = told["devices"][position]
-    uses = [p["used"][position] for p in told["processes"]]
+    region = golden(name)
+    device = region["devices"][position]
+    uses = [p["used"][position] for p in region["processes"]]
     who = f'{{pod="{name.replace(".", "-")}",container="main",uuid="{device["uuid"]}"}}'
 
     def value(family):
@@ -107,10 +107,10 @@ def test_the_documented_joins_answer(prometheus):
     assert {labels["scheme"] for labels, _ in prometheus.wait_for(scheme)} == {"volcano"}
 
 
-def test_layouts_are_told_by_name(prometheus):
-    told = prometheus.wait_for("vgpu_container_info")
-    layouts = {labels["pod"].rpartition("-")[0]: labels["layout"] for labels, _ in told}
-    assert len(told) == len(PODS)
+def test_layouts_are_reported_by_name(prometheus):
+    infos = prometheus.wait_for("vgpu_container_info")
+    layouts = {labels["pod"].rpartition("-")[0]: labels["layout"] for labels, _ in infos}
+    assert len(infos) == len(PODS)
     assert layouts == {
         "v0-2024-01": "p0",
         "v0-2024-04": "v0",
@@ -121,8 +121,8 @@ def test_layouts_are_told_by_name(prometheus):
 
 
 def test_the_volcano_names_hold_the_golden_values_too(prometheus):
-    told = golden("v1.1-three")
-    total = sum(p["used"][1]["total"] for p in told["processes"])
+    region = golden("v1.1-three")
+    total = sum(p["used"][1]["total"] for p in region["processes"])
     who = '{podname="v1-1-three",podnamespace="golden",ctrname="main",vdeviceid="1",zone="vGPU"}'
     assert prometheus.value("vGPU_device_memory_usage_in_bytes" + who) == total
     assert prometheus.value("Device_memory_desc_of_container" + who) == total
@@ -146,7 +146,7 @@ def test_every_page_passes_promtool_and_both_of_prometheus_clients_parsers(tmp_p
     assert len(series) == sum(not line.startswith("#") for line in text.splitlines())
 
 
-def test_openmetrics_says_the_same_as_text(exporter):
+def test_openmetrics_has_the_same_samples_as_text(exporter):
     accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
     response = exporter.get("/metrics", accept)
     assert response.headers["Content-Type"].startswith(

@@ -67,7 +67,7 @@ def test_prometheus_scrapes_it_and_others_do_not(secured, tmp_path, pki, identit
         secured.get("/metrics")
 
 
-def test_a_broken_change_is_told_and_the_old_file_stays_in_force(secured, config):
+def test_a_broken_change_is_reported_and_the_old_file_stays_in_force(secured, config):
     good = config.read_text()
     config.write_text(good + "nonsense: 1\n")
     name = "vgpu_web_config_last_reload_successful"

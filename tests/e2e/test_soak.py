@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.environment import ROOT
 
-# glibc's heap takes an hour's samples to settle if it may. With one arena, and what is freed given
-# back at once, memory that is still held after a minute is memory that the exporter holds.
+# glibc's heap takes an hour's samples to settle if it may. With one arena that returns freed
+# memory at once, memory that is still held after a minute is memory that the exporter holds.
 PROMPT_HEAP = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -33,7 +33,7 @@ def test_memory_and_descriptors_stay_level_under_ever_new_pods_files_and_drivers
 
 
 @pytest.mark.parametrize(
-    ("memory", "descriptors", "told"),
+    ("memory", "descriptors", "growing"),
     [
         ((40_000, 40_000, 40_000, 40_000), (8, 9, 9, 8), []),
         ((40_000, 41_800, 42_100, 42_300), (8, 8, 8, 8), []),  # a step, and then it settles
@@ -42,9 +42,9 @@ def test_memory_and_descriptors_stay_level_under_ever_new_pods_files_and_drivers
         ((40_000, 40_000, 40_000, 40_000), (8, 8, 9, 9), ["descriptors from 8 to 9"]),
     ],
 )
-def test_what_grows_is_told(soak, memory, descriptors, told):
+def test_growth_is_reported(soak, memory, descriptors, growing):
     levels = [
         soak.ProcessLevel(samples=1, scrapes=1, rss=rss, descriptors=fds, threads=9)
         for rss, fds in zip(memory, descriptors, strict=True)
     ]
-    assert soak.growth(levels) == told
+    assert soak.growth(levels) == growing

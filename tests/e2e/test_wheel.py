@@ -46,7 +46,7 @@ def wheel(tmp_path_factory):
     return built
 
 
-def told(wheel):
+def metadata_of(wheel):
     """The wheel's own metadata."""
     (distribution,) = importlib.metadata.distributions(path=[str(wheel)])
     return distribution
@@ -71,7 +71,7 @@ def binaries(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("node") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-    for name in base_dependencies(told(wheel).requires):
+    for name in base_dependencies(metadata_of(wheel).requires):
         distribution = importlib.metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             (site / top).symlink_to(distribution.locate_file(top))
@@ -100,8 +100,8 @@ def test_it_holds_every_file_of_the_packages_and_nothing_else(wheel):
     assert {"exporter/statuspage.html", "vgpu/py.typed"} <= held
 
 
-def test_its_licence_command_and_extra_are_told(wheel):
-    distribution = told(wheel)
+def test_its_metadata_name_licence_command_and_extra(wheel):
+    distribution = metadata_of(wheel)
     assert "Apache License" in distribution.read_text("licenses/LICENSE")
     assert {entry.name: entry.value for entry in distribution.entry_points} == {
         "vgpu": "vgpu.__main__:main",
@@ -133,7 +133,7 @@ def test_the_demo_runs(binaries, tmp_path):
     assert parse(done.stdout)["vgpu_gpus"] == 3
 
 
-def test_what_needs_grpc_says_which_extra_is_missing(binaries, tmp_path):
+def test_a_command_that_needs_grpc_names_the_missing_extra(binaries, tmp_path):
     assert run(tmp_path, binaries / "python", "-c", "import grpc").returncode != 0
     socket = tmp_path / "kubelet.sock"
     done = run(tmp_path, binaries / "vgpu", "exporter", f"--kubelet.pod-resources={socket}")

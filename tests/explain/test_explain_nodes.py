@@ -51,8 +51,8 @@ def test_what_keeps_a_node_from_taking_pods():
 
 
 def test_a_lock_and_a_handshake_that_stop_a_node():
-    told = lock(None, 3600, "volcano") | handshake(style="volcano")
-    explained = explain_node(of_node(node("gpu-1", "volcano", annotations=told)))
+    annotations = lock(None, 3600, "volcano") | handshake(style="volcano")
+    explained = explain_node(of_node(node("gpu-1", "volcano", annotations=annotations)))
     failed = {step.step for step in explained.steps if step.outcome is ExplainOutcome.FAILED}
     assert failed == {WayStep.LOCK, WayStep.PLUGIN}
     assert "reconcile plan" in explained.advice
@@ -98,7 +98,7 @@ def test_a_gpu_that_is_unhealthy():
     assert decisive(explained) == (WayStep.HEALTHY, ["unhealthy"])
 
 
-def test_a_plugin_whose_resource_is_renamed_is_not_said_to_be_dead():
+def test_a_plugin_whose_resource_is_renamed_is_not_reported_as_dead():
     hamis = node("gpu-1", "hami")
     gone = structs.replace(hamis, capacity={"nvidia.com/gpu": 20}, allocatable={})
     beside = {"nvidia.com/gpu": 2}

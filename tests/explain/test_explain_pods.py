@@ -122,7 +122,7 @@ def answers(explained):
     return {name: str(group.reason) for group in explained.nodes for name in group.names}
 
 
-def test_only_a_node_that_takes_new_pods_is_said_to_have_room():
+def test_only_a_node_that_takes_new_pods_is_reported_to_have_room():
     """What keeps the pod away is the reason of a node whose GPUs have room."""
     well = gpushare_node("well")
     others = (

@@ -159,13 +159,13 @@ def test_a_rejected_pod_has_the_reasons_of_the_extender(system, data):
         assert {text in quota.evidence for text in refused.values()} == {True}
         assert explanation.decisive is quota
         return
-    said = {
+    reported = {
         name: group.reason.explanation
         for group in explanation.nodes
         if group.reason is not None
         for name in group.names
     }
-    assert said == refused
+    assert reported == refused
     step = step_with(explanation, WayStep.NODES)
     if answer["NodeNames"]:
         assert step.outcome is ExplainOutcome.PASSED

@@ -1,4 +1,4 @@
-"""The join: one small node at a time, and what must be told of it."""
+"""The join: one small node at a time, and what must be reported of it."""
 
 import msgspec
 import pytest
@@ -145,10 +145,15 @@ def test_used_is_the_drivers_and_accounted_is_the_shims():
     row = share(result)
     assert (row.pod.namespace, row.pod.name, row.limit_bytes) == ("ml", "train", 3 * GIB)
     assert (row.used_bytes, row.processes, row.sm_utilization) == (2 * GIB, 1, 0.5)
-    told = row.accounted
-    assert (told.total, told.context, told.module, told.data) == (GIB, 100, 50, 800)
-    assert told.other == GIB - 950
-    assert told.sm_utilization == 0.37
+    accounted = row.accounted
+    assert (accounted.total, accounted.context, accounted.module, accounted.data) == (
+        GIB,
+        100,
+        50,
+        800,
+    )
+    assert accounted.other == GIB - 950
+    assert accounted.sm_utilization == 0.37
     assert result.containers[0].source is Source.SHIM
 
 
@@ -242,8 +247,8 @@ def test_dead_and_killed_slots_are_phantom_and_not_accounted():
         ),
         process=kernel([(100, "c1", POD)], inside={}),
     )
-    told = share(result).accounted
-    assert (told.total, told.phantom, told.processes) == (5 * MIB, 18 * MIB, 1)
+    accounted = share(result).accounted
+    assert (accounted.total, accounted.phantom, accounted.processes) == (5 * MIB, 18 * MIB, 1)
 
 
 def accounts(*slots, container="main", containers=(), **of_kernel):
@@ -254,8 +259,8 @@ def accounts(*slots, container="main", containers=(), **of_kernel):
         process=kernel(**of_kernel),
         kubelet=kubelet(containers=containers),
     )
-    told = share(result, container).accounted
-    return told.total, told.phantom, told.processes
+    accounted = share(result, container).accounted
+    return accounted.total, accounted.phantom, accounted.processes
 
 
 def test_a_host_pid_that_now_is_another_pods_counts_as_gone():
@@ -276,8 +281,8 @@ def test_a_slot_lives_by_its_pid_inside_the_container(host_pid):
 def test_a_pid_inside_another_container_of_the_pod_is_no_evidence():
     names = [("c1", "train", "main", POD), ("c2", "train", "side", POD)]
     inside = {"c1": {}, "c2": {7: 100_007}}
-    told = accounts(slot(use(MIB), pid=7, host_pid=0), containers=names, inside=inside)
-    assert told == (0, MIB, 0)
+    result = accounts(slot(use(MIB), pid=7, host_pid=0), containers=names, inside=inside)
+    assert result == (0, MIB, 0)
     unnamed = accounts(slot(use(MIB), pid=7, host_pid=0), containers=names[:1], inside=inside)
     assert unnamed == (MIB, 0, 1)
 
@@ -299,9 +304,9 @@ def test_one_wrapped_counter_is_absent_and_the_others_are_added_up():
         shim=shim(wrapped, slot(use(GIB, 100, 50, 800), pid=2, host_pid=101)),
         process=kernel([(100, "c1", POD), (101, "c1", POD)]),
     )
-    told = share(result).accounted
-    assert (told.total, told.context, told.module) == (2 * GIB, 200, 100)
-    assert (told.data, told.other) == (None, None)
+    accounted = share(result).accounted
+    assert (accounted.total, accounted.context, accounted.module) == (2 * GIB, 200, 100)
+    assert (accounted.data, accounted.other) == (None, None)
     assert reasons(result) == [("shim", Reason.IMPLAUSIBLE)]
     assert "data of pid 1" in result.refused[0][1].detail
 
@@ -337,7 +342,7 @@ def test_without_the_hosts_pids_nothing_is_called_gone_and_nothing_is_attributed
     assert not result.devices
 
 
-def test_an_unlimited_container_is_told_so():
+def test_a_container_without_limits_is_reported_as_unlimited():
     row = share(node(shim=shim(devices=((A, 0, 0),)), process=kernel()))
     assert (row.unlimited, row.limit_bytes, row.core_limit_percent) == (True, None, None)
 
@@ -353,24 +358,26 @@ def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_expo
     assert [o.pod.uid for o in result.orphans] == [stranger]
 
 
-def test_the_api_servers_names_join_and_go_before_those_that_the_kubelet_left():
+def test_names_of_the_api_server_precede_those_of_the_kubelets_folders():
     left = kubelet(grants=(), containers=[("c1", "train", "main", ""), ("c2", "infer", "main", "")])
-    told = PodSample(
+    from_api = PodSample(
         pods=(),
         complete=False,
         names={POD: PodRef(POD, "ml", "renamed"), "u3": PodRef("u3", "ml", "static")},
         containers={"c1": ContainerName("ml", "train", "main", POD)},
     )
-    both = with_names(left, told)
+    both = with_names(left, from_api)
     assert both == msgspec.structs.replace(
-        left, pods=left.pods | told.names, containers=left.containers | told.containers
+        left, pods=left.pods | from_api.names, containers=left.containers | from_api.containers
     )
     assert both.pods[POD].name == "renamed"
     assert both.pods[POD2].name == "infer"
     assert both.containers["c1"].pod_uid == POD
     assert with_names(left, None) is left
-    names = KubeletSample(told.names, told.containers, named=False)  # a dump may lack the newest
-    assert with_names(None, told) == names
+    names = KubeletSample(
+        from_api.names, from_api.containers, named=False
+    )  # a dump may lack the newest
+    assert with_names(None, from_api) == names
     assert with_names(None, None) is None
 
 
@@ -387,7 +394,7 @@ def test_a_device_that_the_node_does_not_have_is_refused():
     assert result.shares == ()
 
 
-def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_given():
+def test_a_device_that_the_kubelet_did_not_allocate_to_the_container_is_rejected():
     grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), {"NVIDIA_VISIBLE_DEVICES": A}),)
     both = (gpu(A, 0), gpu(B, 1))
     result = node(
@@ -411,7 +418,7 @@ def test_a_second_region_of_one_container_is_refused():
     assert result.refused[0][1].object_name == "/other/x.cache"
 
 
-def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
+def test_a_lost_device_keeps_its_containers_and_is_reported_as_not_answering():
     owners = kernel([(100, "c1", POD)])
     seen = driver(gpus=(), lost=(A,))
     result = node(gpu=seen, shim=shim(slot(use(MIB))), process=owners)
@@ -436,7 +443,7 @@ def test_a_whole_gpu_of_nvidias_own_plugin_is_of_its_scheme():
     assert (share(result).scheme, share(result).sharing) == ("nvidia", Sharing.EXCLUSIVE)
 
 
-def test_gpushare_tells_its_limit_only_when_the_operator_said_what_a_unit_is():
+def test_a_gpushare_limit_is_known_only_when_the_operator_configured_the_unit():
     env = {
         "NVIDIA_VISIBLE_DEVICES": "0",
         "ALIYUN_COM_GPU_MEM_IDX": "0",
@@ -517,7 +524,7 @@ def test_two_pods_of_one_name_stay_two_rows():
     assert sorted((s.pod.uid, s.used_bytes) for s in result.shares) == [(POD, MIB), (POD2, GIB)]
 
 
-def test_a_process_whose_container_has_no_name_is_told_of_its_pod_and_no_more():
+def test_a_process_whose_container_has_no_name_is_attributed_to_its_pod_only():
     seen = {"gpu": driver((100, A, GIB)), "process": kernel([(100, "c1", POD)])}
     assert share(node(**seen), container="").used_bytes == GIB
 
@@ -536,7 +543,7 @@ def test_a_container_outside_kubernetes_is_known_by_its_id():
     assert share(result, "d" * 12, A, "").used_bytes == GIB
 
 
-def test_a_mig_instance_is_a_device_of_its_own_and_its_gpu_tells_no_gap():
+def test_a_mig_instance_is_a_device_of_its_own_and_its_gpu_has_no_attribution_gap():
     whole_gpu = gpu(used=6 * GIB)
     instance = gpu(MIG, 0, used=2 * GIB, parent=A)
     result = node(
@@ -553,7 +560,7 @@ def test_the_order_of_the_drivers_processes_changes_nothing(order):
     owners = [(100 + i, f"c{i // 2}", POD) for i in range(6)]
     names = [(f"c{i}", "train", f"n{i}", POD) for i in range(3)]
 
-    def told(ordered):
+    def used_bytes(ordered):
         result = node(
             gpu=driver(*ordered, gpus=(gpu(A, 0), gpu(B, 1))),
             process=kernel(owners),
@@ -561,7 +568,7 @@ def test_the_order_of_the_drivers_processes_changes_nothing(order):
         )
         return {(s.container, s.device): s.used_bytes for s in result.shares}
 
-    assert told([processes[i] for i in order]) == told(processes)
+    assert used_bytes([processes[i] for i in order]) == used_bytes(processes)
 
 
 def test_bus_ids_of_the_driver_and_of_gpu_manager_meet():
@@ -582,7 +589,7 @@ def test_a_process_of_an_unnamed_container_makes_its_pods_zeros_unknown():
     assert result.devices[A].unattributed_bytes == 3 * GIB
 
 
-def test_a_pid_that_two_regions_claim_is_nobodys_and_told():
+def test_a_pid_that_two_regions_claim_is_attributed_to_neither_and_rejected():
     region = shim(slot(use(MIB))).files[0]
     side = RegionFile("/side/x.cache", POD, "side", region.region)
     result = node(
@@ -599,13 +606,13 @@ def test_a_process_that_ended_meanwhile_leaves_the_gap_unknown_for_once():
     assert not result.devices
 
 
-def test_an_idle_region_tells_a_utilisation_of_zero_where_its_layout_has_one():
+def test_an_idle_region_reports_zero_utilisation_where_its_layout_has_the_field():
     assert share(node(shim=shim(), process=kernel())).accounted.sm_utilization == 0.0
     old = shim()
     region = msgspec.structs.replace(old.files[0].region, layout="p0")
     file = msgspec.structs.replace(old.files[0], region=region)
-    told = share(node(shim=ShimSample((file,)), process=kernel())).accounted
-    assert told.sm_utilization is None
+    accounted = share(node(shim=ShimSample((file,)), process=kernel())).accounted
+    assert accounted.sm_utilization is None
 
 
 def test_a_driver_that_missed_a_gpu_cannot_call_a_device_unknown():
@@ -616,8 +623,8 @@ def test_a_driver_that_missed_a_gpu_cannot_call_a_device_unknown():
 
 
 def limit_file(**fields):
-    given = {"scheme": Scheme.GAIA, "path": "/f", "memory_bytes": GIB, "device": A}
-    return LimitSample((LimitFile(**(given | fields)),))
+    fields_of_file = {"scheme": Scheme.GAIA, "path": "/f", "memory_bytes": GIB, "device": A}
+    return LimitSample((LimitFile(**(fields_of_file | fields)),))
 
 
 def test_without_the_driver_a_limit_by_bus_id_is_not_called_unknown():
@@ -626,7 +633,7 @@ def test_without_the_driver_a_limit_by_bus_id_is_not_called_unknown():
     assert (result.shares, result.refused) == ((), ())
 
 
-def test_a_bus_id_that_says_nothing_finds_no_gpu():
+def test_an_empty_bus_id_matches_no_gpu():
     nameless = Gpu(A, 0, {}, {})
     limits = limit_file(device="", pci_bus_id="", pod_uid=POD, container="main")
     result = node(gpu=driver(gpus=(nameless,)), process=kernel(), limits=limits)
@@ -659,11 +666,13 @@ def test_orphans_are_unknown_where_the_names_of_pods_could_not_be_read():
     result = node(kubelet=blind, shim=shim(), process=kernel(live=(POD2,)))
     assert (result.orphans, result.released) == (None, None)
     ended = pod_sample([Pod(PodRef(POD, "ml", "train"), phase="Failed")], complete=True)
-    told = node(kubelet=with_names(blind, ended), pods=ended, shim=shim(), process=kernel(live=()))
-    assert (told.orphans, [one.pod.name for one in told.released]) == ((), ["train"])
+    with_api = node(
+        kubelet=with_names(blind, ended), pods=ended, shim=shim(), process=kernel(live=())
+    )
+    assert (with_api.orphans, [one.pod.name for one in with_api.released]) == ((), ["train"])
 
 
-def test_orphans_are_unknown_where_nothing_tells_which_pods_live():
+def test_orphans_are_unknown_where_no_source_lists_the_living_pods():
     assert node(shim=shim()).orphans is None
     assert node(process=kernel()).orphans is None
     assert node(shim=shim(), process=kernel()).orphans == ()
@@ -682,7 +691,7 @@ def own(*shares, pod=POD, container="main", scheme=Scheme.GPUSHARE):
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_with_cdi_our_own_checkpoint_tells_gpu_and_limit():
+def test_with_cdi_gpu_and_limit_come_from_our_own_checkpoint():
     grants = (Grant(POD, "main", "aliyun.com/gpu-mem", ("x",), VOID),)
     result = node(
         gpu=driver((100, A, GIB)),
@@ -719,7 +728,7 @@ def test_what_we_have_bound_proves_no_life(live):
     assert (result.shares, result.containers) == ((), ())
 
 
-def test_a_gpu_that_we_have_bound_and_the_node_has_not_is_told():
+def test_a_bound_gpu_that_the_node_does_not_have_is_rejected_as_unknown():
     result = node(gpu=driver(), process=kernel(), own=own(Share(B, GIB)))
     assert reasons(result) == [("plugin", Reason.UNKNOWN_DEVICE)]
     assert result.shares == ()

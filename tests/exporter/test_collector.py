@@ -27,7 +27,7 @@ def test_data_and_health_of_a_pass_that_worked():
     assert row.failures == {}
 
 
-def test_a_failed_pass_brings_no_data_and_says_why(caplog):
+def test_a_failed_pass_has_no_data_and_reports_its_reason(caplog):
     answers = [
         1,
         SourceError(Reason.ABSENT, "/x", "gone"),
@@ -170,7 +170,7 @@ def test_ten_thousand_refusals_do_not_fill_the_log(caplog):
     assert collector.health().rejected == {Reason.EMPTY: 10_000}
 
 
-def test_a_replaced_driver_is_told_to_the_sampler():
+def test_a_replaced_driver_is_a_fatal_error_for_the_sampler():
     error = SourceError(Reason.VERSION_MISMATCH, "nvmlInit", "")
 
     def collect(_):

@@ -235,8 +235,8 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
         (Compat.HAMI, "hami_vgpu_memory_limit_bytes"),
     ],
 )
-@pytest.mark.parametrize(("unlimited", "told"), [(True, [0]), (False, [])])
-def test_a_limit_that_is_not_known_is_not_told_to_be_none(name, family, unlimited, told):
+@pytest.mark.parametrize(("unlimited", "expected"), [(True, [0]), (False, [])])
+def test_an_unknown_limit_is_not_exported_as_unlimited(name, family, unlimited, expected):
     refused = ShareUsage(
         UUID,
         PodRef("u3", "ml", "liar"),
@@ -247,12 +247,12 @@ def test_a_limit_that_is_not_known_is_not_told_to_be_none(name, family, unlimite
     refused.accounted = accounted()
     _, rows = served(name, seen=view(refused))
     assert [value for at, labels, value in rows if at == family and "liar" in labels.values()] == (
-        told
+        expected
     )
 
 
 def scheduled(kept=None, **fields):
-    """What the scheduler's set tells, by name and, of pods, by their name."""
+    """What the scheduler's set reports, by name and, of pods, by their name."""
     _, rows = served(Compat.VOLCANO_SCHEDULER, seen=view(kept=kept or five_pods(**fields)))
     prefix = "volcano_vgpu_device_"
     return {(name.removeprefix(prefix), at.get("podName")): value for name, at, value in rows}
@@ -262,10 +262,10 @@ POD_MEMORY = "memory_allocation_for_a_certain_pod"
 
 
 def test_pods_of_one_name_in_two_namespaces_are_one_series_with_their_sum():
-    found = scheduled(holdings=(holding("web", "a"), holding("web", "b")))
-    assert found[POD_MEMORY, "web"] == 256
-    assert found["allocated_memory", None] == 256
-    assert found["shared_number", None] == 2
+    exported = scheduled(holdings=(holding("web", "a"), holding("web", "b")))
+    assert exported[POD_MEMORY, "web"] == 256
+    assert exported["allocated_memory", None] == 256
+    assert exported["shared_number", None] == 2
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -277,33 +277,33 @@ def test_a_pod_counts_at_its_peak_in_the_schedulers_sums(finished):
     )
     ledger = five_pods(holdings=(init, holding("web"))).ledger
     done = {("ml/web", "fetch")} if finished else set()
-    found = scheduled(allocation_totals(ledger, done))
-    assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 300
-    assert found["shared_number", None] == 1
-    assert found["allocated_cores", None] == 10
+    exported = scheduled(allocation_totals(ledger, done))
+    assert exported["allocated_memory", None] == exported[POD_MEMORY, "web"] == 300
+    assert exported["shared_number", None] == 1
+    assert exported["allocated_cores", None] == 10
 
 
 def test_the_scheduler_of_volcano_knows_of_volcanos_pods_alone():
-    found = scheduled(holdings=(holding("web"), holding("old", scheme=Scheme.GAIA)))
-    assert found["allocated_memory", None] == 128
-    assert (POD_MEMORY, "old") not in found
+    exported = scheduled(holdings=(holding("web"), holding("old", scheme=Scheme.GAIA)))
+    assert exported["allocated_memory", None] == 128
+    assert (POD_MEMORY, "old") not in exported
 
 
-def test_a_gpu_that_nobody_shares_is_told_as_zero():
-    found = scheduled(holdings=())
-    assert found["shared_number", None] == found["allocated_memory", None] == 0
+def test_a_gpu_that_nobody_shares_is_exported_as_zero():
+    exported = scheduled(holdings=())
+    assert exported["shared_number", None] == exported["allocated_memory", None] == 0
 
 
 def test_a_sum_of_which_a_part_is_unknown_is_absent():
-    found = scheduled(holdings=(holding("web"), holding("mystery", units=None)))
-    assert ("allocated_memory", None) not in found
-    assert (POD_MEMORY, "mystery") not in found
-    assert found[POD_MEMORY, "web"] == 128
+    exported = scheduled(holdings=(holding("web"), holding("mystery", units=None)))
+    assert ("allocated_memory", None) not in exported
+    assert (POD_MEMORY, "mystery") not in exported
+    assert exported[POD_MEMORY, "web"] == 128
 
 
 def test_what_is_held_of_a_mig_instance_is_held_of_its_gpu():
-    found = scheduled(holdings=(), mig=(holding("web", device=MIG),))
-    assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 128
+    exported = scheduled(holdings=(), mig=(holding("web", device=MIG),))
+    assert exported["allocated_memory", None] == exported[POD_MEMORY, "web"] == 128
 
 
 def test_a_mig_instance_in_a_container_has_its_info_metric():
@@ -317,8 +317,8 @@ def test_a_mig_instance_in_a_container_has_its_info_metric():
     )
     instances = (GpuRow(Gpu(MIG, 0, info, {}, parent=UUID)),)
     _, rows = served(Compat.HAMI, seen=view(share, instances=instances))
-    told = [labels for name, labels, _ in rows if name == "hami_mig_device_info"]
-    assert told == [
+    infos = [labels for name, labels, _ in rows if name == "hami_mig_device_info"]
+    assert infos == [
         {
             **HAMI,
             "pod": "mig",
@@ -330,8 +330,8 @@ def test_a_mig_instance_in_a_container_has_its_info_metric():
         }
     ]
     _, rows = served(Compat.HAMI_LEGACY, seen=view(share, instances=instances))
-    told = [labels for name, labels, _ in rows if name == "MigInfo"]
-    assert told == [{**LEGACY, "podname": "mig", "deviceuuid": MIG, "instanceid": "7"}]
+    infos = [labels for name, labels, _ in rows if name == "MigInfo"]
+    assert infos == [{**LEGACY, "podname": "mig", "deviceuuid": MIG, "instanceid": "7"}]
 
 
 def test_layouts_without_utilisation_or_kernel_times_leave_those_series_out():

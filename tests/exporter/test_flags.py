@@ -119,7 +119,7 @@ def test_the_pods_need_no_kubelet_collector():
     assert parsed("--pods=/x", "--no-collector.kubelet").pods == "/x"
 
 
-def test_a_cluster_that_is_not_configured_is_said_at_the_start(tmp_path):
+def test_a_missing_kubeconfig_is_reported_at_the_start(tmp_path):
     arguments = ["--collector.api", f"--kubeconfig={tmp_path / 'none'}", "--no-collector.nvml"]
     result = CliRunner().invoke(exporter_main.command, [*arguments, "--no-collector.xid"])
     assert result.exit_code == 2

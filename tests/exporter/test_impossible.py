@@ -63,8 +63,8 @@ def slot(total, status=1, host_pid=100):
 
 
 def region(*slots, limit=4 * GIB, device=A, priority=1, last=1000):
-    told = (RegionDevice(device, limit, 30),)
-    made = Region("v1.2", told, slots, len(slots), 1, 2, priority, last, 1, 2)
+    devices = (RegionDevice(device, limit, 30),)
+    made = Region("v1.2", devices, slots, len(slots), 1, 2, priority, last, 1, 2)
     return ShimSample((RegionFile(PATH, WEB.uid, "main", made),))
 
 
@@ -132,11 +132,11 @@ def test_a_limit_that_no_device_has_is_unknown_and_in_no_sum(limit):
     assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
 
 
-@pytest.mark.parametrize(("limit", "told"), [(48 * GIB, 48 * GIB), (48 * GIB + 1, None)])
-def test_a_limit_is_bounded_by_what_is_registered_of_the_gpu_which_may_be_oversold(limit, told):
+@pytest.mark.parametrize(("limit", "expected"), [(48 * GIB, 48 * GIB), (48 * GIB + 1, None)])
+def test_a_limit_is_bounded_by_what_is_registered_of_the_gpu_which_may_be_oversold(limit, expected):
     result, ledger = joined([], oversold(48), shim=region(limit=limit))
-    assert [share.limit_bytes for share in result.shares] == [told]
-    assert [holding.share.memory_bytes for holding in ledger.holdings] == [told]
+    assert [share.limit_bytes for share in result.shares] == [expected]
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [expected]
 
 
 def test_where_nothing_is_registered_a_gpu_may_be_oversold_up_to_a_bound():
@@ -147,7 +147,7 @@ def test_where_nothing_is_registered_a_gpu_may_be_oversold_up_to_a_bound():
 
 
 @pytest.mark.parametrize(
-    ("slots", "told"),
+    ("slots", "expected"),
     [
         ([25 * GIB], 25 * GIB),  # the shim counts contexts a little differently
         ([26 * GIB], None),
@@ -155,13 +155,13 @@ def test_where_nothing_is_registered_a_gpu_may_be_oversold_up_to_a_bound():
         ([2**53], None),
     ],
 )
-def test_more_in_use_than_there_is_of_the_gpu_is_refused(slots, told):
+def test_more_in_use_than_there_is_of_the_gpu_is_refused(slots, expected):
     shim = region(*map(slot, slots))
     result, _ = joined([], oversold(24), shim=shim)
     (share,) = result.shares
-    assert (share.accounted and share.accounted.total) == told
+    assert (share.accounted and share.accounted.total) == expected
     assert share.limit_bytes == 4 * GIB
-    assert refusals(result) == ([] if told else IMPLAUSIBLE)
+    assert refusals(result) == ([] if expected else IMPLAUSIBLE)
 
 
 def test_dead_slots_that_claim_more_than_there_is_cost_only_what_they_claim():
@@ -173,7 +173,7 @@ def test_dead_slots_that_claim_more_than_there_is_cost_only_what_they_claim():
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "expected"),
     [
         (int(NOW), int(NOW)),
         (TOMORROW, TOMORROW),
@@ -181,26 +181,26 @@ def test_dead_slots_that_claim_more_than_there_is_cost_only_what_they_claim():
         (2**64 - 1, None),
     ],
 )
-def test_a_kernel_that_is_launched_tomorrow_was_not(last, told):
+def test_a_kernel_launch_in_the_future_is_rejected(last, expected):
     result, _ = joined(shim=region(slot(GIB), last=last))
-    assert [row.last_kernel_time for row in result.containers] == [told]
-    assert refusals(result) == ([] if told else IMPLAUSIBLE)
+    assert [row.last_kernel_time for row in result.containers] == [expected]
+    assert refusals(result) == ([] if expected else IMPLAUSIBLE)
 
 
-@pytest.mark.parametrize(("priority", "told"), [(0, 0), (1, 1), (-1, None), (-(2**31), None)])
-def test_a_priority_below_the_highest_is_none(priority, told):
+@pytest.mark.parametrize(("priority", "expected"), [(0, 0), (1, 1), (-1, None), (-(2**31), None)])
+def test_a_priority_below_the_highest_is_none(priority, expected):
     result, _ = joined(shim=region(priority=priority))
-    assert [row.priority for row in result.containers] == [told]
-    assert refusals(result) == (IMPLAUSIBLE if told is None else [])
+    assert [row.priority for row in result.containers] == [expected]
+    assert refusals(result) == (IMPLAUSIBLE if expected is None else [])
 
 
 WORDS = st.integers(0, 2**64 - 1) | st.integers(0, 64 * GIB)
 
 
 @given(st.lists(st.tuples(WORDS, st.sampled_from((0, 1, 2)))), WORDS, WORDS, st.integers())
-def test_whatever_a_region_says_no_sum_passes_what_is_registered(slots, limit, last, priority):
-    told = [slot(total, status) for total, status in slots]
-    shim = region(*told, limit=limit, last=last, priority=priority)
+def test_no_sum_exceeds_what_is_registered_whatever_a_region_contains(slots, limit, last, priority):
+    processes = [slot(total, status) for total, status in slots]
+    shim = region(*processes, limit=limit, last=last, priority=priority)
     result, ledger = joined([], oversold(24), shim=shim)
     (share,), (row,) = result.shares, result.containers
     assert (share.limit_bytes or 0) <= 24 * GIB
@@ -212,7 +212,7 @@ def test_whatever_a_region_says_no_sum_passes_what_is_registered(slots, limit, l
     assert (row.last_kernel_time or 0) <= TOMORROW
 
 
-def test_the_status_page_is_told_what_was_wrong_in_words():
+def test_the_status_page_describes_an_implausible_value_in_words():
     result, _ = joined([], oversold(24), shim=region(limit=25 * GIB, priority=-1))
     (limit, priority) = sorted(one.detail for _, one in result.refused)
     assert limit == f"a memory limit of 25.0 GiB of {A}, which has 24.0 GiB"
@@ -318,9 +318,11 @@ def test_a_device_that_nobody_contradicts_is_published(agreement):
 
 def test_a_container_that_works_on_one_of_its_devices_has_the_others_too():
     two = region()
-    told = tuple(RegionDevice(uuid, 4 * GIB, 30) for uuid in (A, B))
+    of_region = tuple(RegionDevice(uuid, 4 * GIB, 30) for uuid in (A, B))
     (file,) = two.files
-    both = msgspec.structs.replace(file, region=msgspec.structs.replace(file.region, devices=told))
+    both = msgspec.structs.replace(
+        file, region=msgspec.structs.replace(file.region, devices=of_region)
+    )
     result, _ = joined(shim=ShimSample((both,)), gpu=driver(RUNS_ON_A))
     assert sorted(share.device for share in result.shares) == [A, B]
     assert result.refused == ()

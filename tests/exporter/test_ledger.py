@@ -57,7 +57,7 @@ GPUS = GpuSample(
 
 
 def pod(gpu=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
-    """A pod of one container to which Volcano's scheduler has given units of a GPU's memory."""
+    """A pod of one container to which Volcano's scheduler has allocated units of a GPU's memory."""
     annotations = {
         "volcano.sh/vgpu-node": NODE,
         "volcano.sh/vgpu-ids-new": f"{gpu},NVIDIA,{units},30:",
@@ -136,50 +136,50 @@ def series(seen):
     return parse(text)
 
 
-def named(found, name):
-    return {at: value for at, value in found.items() if at.partition("{")[0] == name}
+def named(exported, name):
+    return {at: value for at, value in exported.items() if at.partition("{")[0] == name}
 
 
-def conflicts(found):
+def conflicts(exported):
     """type -> count, those that are none left out."""
-    counts = named(found, "vgpu_allocation_conflicts").items()
+    counts = named(exported, "vgpu_allocation_conflicts").items()
     return {at.split('"')[1]: value for at, value in counts if value}
 
 
 # ---------------------------------------------------------------- what is published
 
 
-def test_what_a_container_was_given_is_told_by_container_and_by_device():
-    found = series(observation([pod()], kubelet=kubelet(grant())))
-    assert list(named(found, "vgpu_container_memory_allocated_bytes").values()) == [4 * GIB]
-    assert list(named(found, "vgpu_container_core_allocated_ratio").values()) == [0.3]
-    assert list(named(found, "vgpu_container_shares_allocated").values()) == [1]
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
-    assert found[f'vgpu_gpu_core_allocated_ratio{{uuid="{A}"}}'] == 0.3
-    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
+def test_an_allocation_is_exported_by_container_and_by_device():
+    exported = series(observation([pod()], kubelet=kubelet(grant())))
+    assert list(named(exported, "vgpu_container_memory_allocated_bytes").values()) == [4 * GIB]
+    assert list(named(exported, "vgpu_container_core_allocated_ratio").values()) == [0.3]
+    assert list(named(exported, "vgpu_container_shares_allocated").values()) == [1]
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
+    assert exported[f'vgpu_gpu_core_allocated_ratio{{uuid="{A}"}}'] == 0.3
+    assert exported[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
     for name in ("memory_allocated_bytes", "core_allocated_ratio", "shares_allocated"):
-        assert found[f'vgpu_gpu_{name}{{uuid="{B}"}}'] == 0
+        assert exported[f'vgpu_gpu_{name}{{uuid="{B}"}}'] == 0
 
 
-def test_every_type_of_conflict_is_told_and_zero_where_there_is_none():
+def test_every_type_of_conflict_is_exported_and_zero_where_there_is_none():
     seen = observation([pod()], kubelet=kubelet(grant()))
-    found = named(series(seen), "vgpu_allocation_conflicts")
-    assert {at.split('"')[1] for at in found} == {
+    exported = named(series(seen), "vgpu_allocation_conflicts")
+    assert {at.split('"')[1] for at in exported} == {
         kind.value for kind in ConflictKind if kind not in OF_RESOURCE_CLAIMS
     }
-    assert set(found.values()) == {0}
+    assert set(exported.values()) == {0}
 
 
-def test_which_sources_the_ledger_has_read_is_told():
-    found = series(observation([pod()]))
-    read = {at.split('"')[1] for at, value in found.items() if "source_read" in at and value}
+def test_the_sources_that_the_ledger_has_read_are_exported():
+    values = series(observation([pod()]))
+    read = {at.split('"')[1] for at, value in values.items() if "source_read" in at and value}
     assert read == {"process", "kubelet-checkpoint", "annotations"}
     of_resource_claims = 2  # exported only where there are ResourceClaims
     sources = len(Source) - of_resource_claims
-    assert len(named(found, "vgpu_allocation_source_read")) == sources
+    assert len(named(values, "vgpu_allocation_source_read")) == sources
 
 
-def test_another_gpu_than_the_scheduler_promised_is_a_conflict_in_words():
+def test_another_gpu_than_the_scheduler_reserved_is_a_conflict_in_words():
     seen = observation([pod(gpu=B)], kubelet=kubelet(grant(gpu=A)))
     assert conflicts(series(seen)) == {"card_differs": 1}
     (problem,) = conflict_problems(view(seen))
@@ -189,26 +189,26 @@ def test_another_gpu_than_the_scheduler_promised_is_a_conflict_in_words():
     assert problem.text.encode() in render(view(seen), 1000.0, "/metrics")
 
 
-def test_a_process_in_a_container_that_was_given_nothing_is_no_allocation():
+def test_a_process_in_a_container_without_allocation_is_no_allocation():
     processes = (GpuProcess(100, A, GIB),)
     gpu = msgspec.structs.replace(GPUS, processes=processes)
     owners = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
-    found = series(observation(gpu=gpu, process=owners))
-    assert conflicts(found) == {"process_without_allocation": 1}
-    assert not named(found, "vgpu_container_memory_allocated_bytes")
-    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 0
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
+    exported = series(observation(gpu=gpu, process=owners))
+    assert conflicts(exported) == {"process_without_allocation": 1}
+    assert not named(exported, "vgpu_container_memory_allocated_bytes")
+    assert exported[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 0
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
 
 
 def test_a_share_of_unknown_size_makes_the_devices_sum_absent():
     bare = Grant(WEB.uid, "main", NUMBER, (f"{A}-0",), {"NVIDIA_VISIBLE_DEVICES": A})
-    found = series(observation(kubelet=kubelet(bare)))
-    assert f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}' not in found
-    assert found[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{B}"}}'] == 0
+    exported = series(observation(kubelet=kubelet(bare)))
+    assert f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}' not in exported
+    assert exported[f'vgpu_gpu_shares_allocated{{uuid="{A}"}}'] == 1
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{B}"}}'] == 0
 
 
-def test_before_the_first_sample_nothing_is_said_of_allocations():
+def test_before_the_first_sample_no_allocation_is_exported():
     first = ExporterView(1000.0, NODE, 15.0, NodeUsage(), (), {}, (), {}, {})
     text = Renderer(OWN_TABLES).render(first).body(Format.TEXT).decode()
     assert "alloc" not in "".join(line for line in text.splitlines() if line[:1] != "#")
@@ -218,9 +218,11 @@ def test_before_the_first_sample_nothing_is_said_of_allocations():
 # ---------------------------------------------------------------- schemes and phases
 
 
-def info(found):
+def info(exported):
     """(container, scheme, source, phase) of each."""
-    rows = [dict(pair.split("=") for pair in at[at.index("{") + 1 : -1].split(",")) for at in found]
+    rows = [
+        dict(pair.split("=") for pair in at[at.index("{") + 1 : -1].split(",")) for at in exported
+    ]
     keys = ("container", "scheme", "source", "phase")
     return [tuple(row[key].strip('"') for key in keys) for row in rows]
 
@@ -229,7 +231,7 @@ def infos(seen):
     return info(named(series(seen), "vgpu_container_info"))
 
 
-def test_who_was_only_promised_a_share_is_there_as_assumed():
+def test_a_share_that_is_only_reserved_is_exported_as_assumed():
     waiting = pod(phase="Pending", served=False)
     seen = observation([waiting], process=kernel(live=()))
     assert infos(seen) == [("main", "volcano", "annotations", "assumed")]
@@ -248,10 +250,10 @@ def test_a_process_of_a_pod_that_only_its_annotations_know_has_their_scheme():
     assert infos(seen) == [("main", "volcano", "process", "assigned")]
 
 
-def test_a_pod_that_has_ended_holds_nothing_whatever_it_says():
-    found = series(observation([pod(phase="Failed")], process=kernel(live=())))
-    assert not named(found, "vgpu_container_info")
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
+def test_a_pod_that_has_ended_holds_nothing_whatever_its_annotations_are():
+    exported = series(observation([pod(phase="Failed")], process=kernel(live=())))
+    assert not named(exported, "vgpu_container_info")
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 0
 
 
 # ---------------------------------------------------------------- init containers
@@ -273,9 +275,9 @@ INIT = {
 }
 
 
-def shares(found, name):
+def shares(exported, name):
     return {
-        part for at in named(found, name) for part in at.split('"') if part in ("fetch", "main")
+        part for at in named(exported, name) for part in at.split('"') if part in ("fetch", "main")
     }
 
 
@@ -284,19 +286,19 @@ def shares(found, name):
     [
         ([with_init("Completed")], {"main"}),
         ([with_init("Error")], {"main", "fetch"}),  # it will be started again
-        (None, {"main", "fetch"}),  # no process is seen, so nobody can tell
+        (None, {"main", "fetch"}),  # no process is seen, so the owner is unknown
     ],
 )
 def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(pods, kept):
-    found = series(observation(pods, **INIT))
-    assert shares(found, "vgpu_container_memory_limit_bytes") == kept
-    assert shares(found, "vgpu_container_memory_allocated_bytes") == kept
+    exported = series(observation(pods, **INIT))
+    assert shares(exported, "vgpu_container_memory_limit_bytes") == kept
+    assert shares(exported, "vgpu_container_memory_allocated_bytes") == kept
     phases = {(row[0], row[3]) for row in infos(observation(pods, **INIT))}
     assert phases == {
         ("main", "assigned"),
         ("fetch", "assigned" if "fetch" in kept else "released"),
     }
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB  # one device ID
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB  # one device ID
 
 
 def test_an_ended_init_container_keeps_no_share_beside_a_running_one_with_its_device_id():
@@ -305,28 +307,28 @@ def test_an_ended_init_container_keeps_no_share_beside_a_running_one_with_its_de
     known = msgspec.structs.replace(INIT["kubelet"], containers=names)
     running = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
     seen = observation(None, shim=INIT["shim"], kubelet=known, process=running)
-    found = series(seen)
-    assert shares(found, "vgpu_container_memory_limit_bytes") == {"main"}
-    assert shares(found, "vgpu_container_memory_allocated_bytes") == {"main"}
+    exported = series(seen)
+    assert shares(exported, "vgpu_container_memory_limit_bytes") == {"main"}
+    assert shares(exported, "vgpu_container_memory_allocated_bytes") == {"main"}
     assert {(row[0], row[3]) for row in infos(seen)} == {
         ("main", "assigned"),
         ("fetch", "released"),
     }
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
 
 
-def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_it():
+def test_a_process_in_an_init_container_counts_whatever_state_the_api_server_reports():
     gpu = msgspec.structs.replace(GPUS, processes=(GpuProcess(100, A, GIB),))
     owners = kernel({100: ProcessOwner("c9", WEB.uid, "containerd")})
     names = {"c9": ContainerName("ml", "web", "fetch", WEB.uid)}
-    told = msgspec.structs.replace(INIT["kubelet"], containers=names)
-    seen = observation([with_init("Completed")], gpu=gpu, process=owners, kubelet=told)
-    found = series(seen)
-    assert shares(found, "vgpu_container_memory_used_bytes") == {"main", "fetch"}
-    assert shares(found, "vgpu_container_memory_allocated_bytes") == {"main", "fetch"}
+    named = msgspec.structs.replace(INIT["kubelet"], containers=names)
+    seen = observation([with_init("Completed")], gpu=gpu, process=owners, kubelet=named)
+    exported = series(seen)
+    assert shares(exported, "vgpu_container_memory_used_bytes") == {"main", "fetch"}
+    assert shares(exported, "vgpu_container_memory_allocated_bytes") == {"main", "fetch"}
 
 
-# ---------------------------------------------------------------- pods, and what to believe of them
+# ---------------------------------------------------------------- pods, and trusted sources
 
 
 def test_a_running_pod_of_an_old_dump_counts_only_while_it_has_a_cgroup():
@@ -337,11 +339,11 @@ def test_a_running_pod_of_an_old_dump_counts_only_while_it_has_a_cgroup():
     assert possibly_running(pod_sample([gone], complete=True), kernel(live=())) == (gone,)
 
 
-@pytest.mark.parametrize(("complete", "told"), [(True, {"outlives_pod": 1}), (False, {})])
-def test_only_the_api_server_itself_can_say_that_a_pod_is_gone(complete, told):
+@pytest.mark.parametrize(("complete", "expected"), [(True, {"outlives_pod": 1}), (False, {})])
+def test_only_the_api_server_is_evidence_that_a_pod_is_gone(complete, expected):
     other = pod(ref=PodRef("2" * 36, "ml", "other"), annotations={}, containers=())
     seen = observation([other], complete=complete, kubelet=kubelet(grant()))
-    assert conflicts(series(seen)) == told
+    assert conflicts(series(seen)) == expected
 
 
 def test_the_api_servers_names_are_joined_with_the_kubelets():
@@ -359,17 +361,17 @@ def test_the_api_servers_names_are_joined_with_the_kubelets():
 # ---------------------------------------------------------------- units
 
 
-def test_an_amount_in_units_that_nobody_has_told_is_unknown_and_no_conflict():
+def test_an_amount_in_units_that_are_not_configured_is_unknown_and_no_conflict():
     seen = observation([pod(units=4)], kubelet=kubelet(grant()))
     assert LedgerBuilder(codecs(None, None), NODE).ledger(seen).conflicts == ()
-    told = keeper(volcano_unit=GIB).ledger(seen)
-    assert told.conflicts == ()
-    assert [h.share.memory_bytes for h in told.holdings] == [4 * GIB]
+    configured = keeper(volcano_unit=GIB).ledger(seen)
+    assert configured.conflicts == ()
+    assert [h.share.memory_bytes for h in configured.holdings] == [4 * GIB]
     wrong = keeper(volcano_unit=MIB).ledger(seen)
     assert [conflict.kind for conflict in wrong.conflicts] == [ConflictKind.SIZE_DIFFERS]
 
 
-def test_a_language_without_its_unit_knows_everything_but_the_memory():
+def test_a_codec_without_its_unit_reads_everything_but_the_memory():
     asking = pod()
     nameless, *_ = codecs(None, None)
     (request,) = nameless.requests(asking)
@@ -384,7 +386,7 @@ def test_a_language_without_its_unit_knows_everything_but_the_memory():
     assert {codec.scheme for codec in codecs(None, None)} == set(registry().schemes)
 
 
-def test_a_pod_that_says_nothing_says_nothing_in_a_language_without_its_unit():
+def test_a_codec_without_its_unit_reads_nothing_from_a_pod_without_annotations():
     silent = pod(annotations={}, containers=())
     for codec in codecs(None, None):
         assert codec.claim(silent) is None
@@ -395,20 +397,20 @@ def test_a_pod_that_says_nothing_says_nothing_in_a_language_without_its_unit():
 
 
 def test_what_did_not_change_is_not_merged_again():
-    books_ = keeper()
+    builder = keeper()
     pods, grants = [pod()], (grant(),)
-    first = books_.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
-    again = books_.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
+    first = builder.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
+    again = builder.ledger(observation(pods, kubelet=KubeletSample({}, {}, grants)))
     assert again is first
 
 
 def test_what_changed_is_read_again():
-    books_ = keeper()
-    before = books_.ledger(observation([pod()], kubelet=kubelet(grant())))
-    after = books_.ledger(observation([pod(gpu=B)], kubelet=kubelet(grant(gpu=B))))
+    builder = keeper()
+    before = builder.ledger(observation([pod()], kubelet=kubelet(grant())))
+    after = builder.ledger(observation([pod(gpu=B)], kubelet=kubelet(grant(gpu=B))))
     assert [h.share.device for h in before.holdings] == [A]
     assert [h.share.device for h in after.holdings] == [B]
-    without = books_.ledger(observation(kubelet=kubelet()))
+    without = builder.ledger(observation(kubelet=kubelet()))
     assert not list(without.holdings)
     assert Source.ANNOTATIONS not in without.read
 
@@ -424,13 +426,13 @@ def test_a_ledger_does_not_depend_on_what_was_kept_before():
         assert kept.ledger(seen) == keeper().ledger(seen)
 
 
-def test_released_is_never_taken_back_by_a_word():
+def test_a_released_container_stays_released_whatever_is_reported_later():
     seen = observation([with_init("Completed")], **INIT)
     rows = view(seen).usage.containers
     assert {row.container: row.phase for row in rows}["fetch"] is Phase.RELEASED
 
 
-def test_an_orphaned_region_is_told_once():
+def test_an_orphaned_region_is_reported_once():
     seen = observation(
         shim=ShimSample((region(),)), process=kernel(live=()), kubelet=KubeletSample({}, {}, ())
     )
@@ -440,10 +442,10 @@ def test_an_orphaned_region_is_told_once():
     assert not list(conflict_problems(shown))
 
 
-def test_what_pod_resources_tells_is_a_source_of_its_own():
+def test_pod_resources_is_a_source_of_its_own():
     held = {HeldDevices("ml", "web", "main", NUMBER): frozenset({f"{A}-0"})}
-    told = msgspec.structs.replace(kubelet(grant()), held=held)
-    ledger = keeper().ledger(observation([pod()], kubelet=told))
+    with_resources = msgspec.structs.replace(kubelet(grant()), held=held)
+    ledger = keeper().ledger(observation([pod()], kubelet=with_resources))
     assert Source.POD_RESOURCES in ledger.read
     (holding,) = ledger.holdings
     assert Source.POD_RESOURCES in holding.sources
@@ -460,30 +462,30 @@ def own_node(register=OVERSOLD):
 
 def hami(name, mib):
     """A pod of HAMi's with that much of the first GPU, and 100 % of its cores."""
-    told = {
+    annotations = {
         "hami.io/vgpu-node": NODE,
         "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,{mib},100:;",
         "hami.io/bind-phase": "success",
     }
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": 100}
     ref = PodRef(f"uid-{name}", "ml", name)
-    return pod(ref=ref, annotations=told, containers=(Container("main", limits),))
+    return pod(ref=ref, annotations=annotations, containers=(Container("main", limits),))
 
 
 def with_own_node(pods, node):
     live = kernel(live=[one.ref.uid for one in pods])
     seen = observation(pods, process=live, kubelet=None)
-    told = NodeSample(**msgspec.structs.asdict(seen.pods), node=node)
-    return msgspec.structs.replace(seen, pods=told)
+    sample = NodeSample(**msgspec.structs.asdict(seen.pods), node=node)
+    return msgspec.structs.replace(seen, pods=sample)
 
 
 TWICE = [hami("a", 20480), hami("b", 20480)]
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "expected"),
     [
-        (None, {"overcommitted": 1}),  # the driver's word is all there is
+        (None, {"overcommitted": 1}),  # only the driver reports the memory
         (own_node(), {}),
         (own_node(f"{A},10,24576,100,NVIDIA-X,0,true,0,hami-core:"), {"overcommitted": 1}),
         (own_node("nonsense"), {"overcommitted": 1, "malformed": 1}),
@@ -491,9 +493,9 @@ TWICE = [hami("a", 20480), hami("b", 20480)]
     ],
     ids=["unknown", "oversold", "plain", "illegible", "averages"],
 )
-def test_gpus_that_are_oversold_on_purpose_are_measured_by_what_is_registered(node, told):
+def test_gpus_that_are_oversold_on_purpose_are_measured_by_what_is_registered(node, expected):
     seen = with_own_node(TWICE, node)
-    assert conflicts(series(seen)) == ({"overcommitted": 1} if told is None else told)
+    assert conflicts(series(seen)) == ({"overcommitted": 1} if expected is None else expected)
 
 
 def test_more_than_was_registered_is_overcommitted():
@@ -502,16 +504,16 @@ def test_more_than_was_registered_is_overcommitted():
 
 
 def test_a_register_that_changed_counts_from_the_next_sample_on():
-    books_ = keeper()
+    builder = keeper()
     plain = own_node(f"{A},10,24576,100,NVIDIA-X,0,true,0,hami-core:")
-    before = books_.ledger(with_own_node(TWICE, plain))
+    before = builder.ledger(with_own_node(TWICE, plain))
     assert [one.kind for one in before.conflicts] == [ConflictKind.OVERCOMMITTED]
-    assert books_.ledger(with_own_node(TWICE, own_node())).conflicts == ()
+    assert builder.ledger(with_own_node(TWICE, own_node())).conflicts == ()
 
 
-def test_amounts_in_units_that_nobody_has_told_leave_the_drivers_memory():
-    told = {"volcano.sh/node-vgpu-register": f"{A},10,48,NVIDIA,true,hami-core:"}
-    seen = with_own_node([pod(units=4)], Node(NODE, annotations=told))
+def test_a_registered_amount_in_an_unknown_unit_leaves_the_drivers_memory():
+    annotations = {"volcano.sh/node-vgpu-register": f"{A},10,48,NVIDIA,true,hami-core:"}
+    seen = with_own_node([pod(units=4)], Node(NODE, annotations=annotations))
     gpus = {one.device.uuid: one.device for one in keeper(volcano_unit=None).ledger(seen).devices}
     assert (gpus[A].memory_bytes, gpus[A].slots) == (24 * GIB, 10)
 
@@ -532,6 +534,6 @@ def test_kubeshares_holder_pods_are_no_allocation():
         process=kernel(live=(WEB.uid, "h1")),
         kubelet=KubeletSample({"h1": holder}, {}, (held,)),
     )
-    found = series(seen)
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{uuid}"}}'] == GIB
-    assert found[f'vgpu_gpu_shares_allocated{{uuid="{uuid}"}}'] == 1
+    exported = series(seen)
+    assert exported[f'vgpu_gpu_memory_allocated_bytes{{uuid="{uuid}"}}'] == GIB
+    assert exported[f'vgpu_gpu_shares_allocated{{uuid="{uuid}"}}'] == 1

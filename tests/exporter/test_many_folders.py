@@ -38,6 +38,6 @@ def test_without_a_cgroup_in_sight_pods_with_a_log_folder_count_as_living(tmp_pa
     assert set(living()) == {PODS[1]}
 
 
-def test_where_nobody_can_tell_none_is_living(tmp_path):
+def test_no_pod_is_living_without_cgroups_and_log_folders(tmp_path):
     assert not living_pods(str(tmp_path), str(tmp_path / "none"))()
     assert not living_pods(str(tmp_path), None)()

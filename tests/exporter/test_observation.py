@@ -29,7 +29,7 @@ def look(on, stale=3600.0, timeout=WAIT_SECONDS):
     return observe(on, time.time(), timeout, stale)
 
 
-def test_what_a_look_itself_has_brought_is_never_too_old_however_long_it_took():
+def test_a_sample_that_was_read_for_this_observation_is_never_stale():
     on = Collectors(
         shim=Collector("shim", answers(SHIM)),
         limits=Collector("limits", answers(LIMITS)),
@@ -41,7 +41,7 @@ def test_what_a_look_itself_has_brought_is_never_too_old_however_long_it_took():
     assert not seen.incomplete
 
 
-def test_what_an_earlier_look_has_brought_counts_until_it_is_stale():
+def test_a_sample_of_an_earlier_observation_counts_until_it_is_stale():
     release = threading.Event()
     on = Collectors(shim=Collector("shim", answers(SHIM)))
     look(on)
@@ -53,7 +53,7 @@ def test_what_an_earlier_look_has_brought_counts_until_it_is_stale():
     release.set()
 
 
-def test_a_source_that_failed_or_could_not_read_all_is_told_apart_from_one_that_is_off():
+def test_a_source_that_failed_or_read_only_a_part_is_incomplete_and_one_that_is_off_is_not():
     want = Rejection("/x", Reason.EXHAUSTED)
     on = Collectors(
         shim=Collector("shim", answers(SourceError(Reason.UNREADABLE, "/roots"))),

@@ -19,11 +19,11 @@ FORBIDDEN = SourceError(Reason.FORBIDDEN, "node n", 'Forbidden: cannot get resou
 
 
 class Server:
-    """One pod, a watch that is fed by ``said``, and a node that is asked for ``asked`` times."""
+    """One pod, a watch that is fed by ``events``, and a node that is read ``asked`` times."""
 
     def __init__(self, *nodes):
         self.nodes = list(nodes)
-        self.said = queue.Queue()
+        self.events = queue.Queue()
         self.asked = 0
         self.opened = 0
 
@@ -33,10 +33,10 @@ class Server:
     def watch(self, version, opened):
         self.opened += 1
         opened()
-        while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
-            if isinstance(said, Exception):
-                raise said
-            yield said
+        while (event := self.events.get(timeout=WAIT_SECONDS)) is not END:
+            if isinstance(event, Exception):
+                raise event
+            yield event
 
     def read(self):
         answer = self.nodes[min(self.asked, len(self.nodes) - 1)]
@@ -60,7 +60,7 @@ def follow(monkeypatch):
     yield start
     for watch, server in made:
         watch.close()
-        server.said.put(END)
+        server.events.put(END)
 
 
 def wait_opened(server, times):
@@ -86,15 +86,15 @@ def test_the_first_sample_has_pods_and_node(follow):
 
 
 @pytest.mark.slow
-def test_it_is_read_again_whenever_the_watch_is_opened_anew_and_never_for_an_event(follow):
+def test_the_node_is_read_again_when_the_watch_is_reopened_and_never_for_an_event(follow):
     watch, server = follow(Node("n", resource_version="1"), Node("n", resource_version="2"))
     watch.sample(0.0)
-    server.said.put(bookmark("101"))
-    server.said.put(END)
+    server.events.put(bookmark("101"))
+    server.events.put(END)
     wait_opened(server, 2)
     assert watch.sample(0.0).node.resource_version == "2"
     assert server.asked == 2
-    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    server.events.put(Expired(Reason.UNREADABLE, "server", "too old"))
     wait_opened(server, 3)
     assert server.asked == 3
 
@@ -118,7 +118,7 @@ def test_a_failure_that_may_pass_is_tried_again_with_an_event_once_a_minute():
     events = api.watch(version)
     for at in (59.0, 60.0, 119.0, 120.0, 1000.0):
         now[0] = at
-        server.said.put(bookmark("101"))
+        server.events.put(bookmark("101"))
         next(events)
         asked.append(server.asked)
     assert asked == [1, 2, 2, 3, 3]
@@ -129,7 +129,7 @@ def test_a_missing_right_is_not_asked_for_again_with_every_event():
     server = Server(FORBIDDEN)
     api = NodeWatch(server, server.read, "server", clock=lambda: 1000.0 * server.asked)._both
     _, version = api.list()
-    server.said.put(bookmark("101"))
+    server.events.put(bookmark("101"))
     next(api.watch(version))
     assert server.asked == 1
 
@@ -137,10 +137,10 @@ def test_a_missing_right_is_not_asked_for_again_with_every_event():
 def test_what_was_read_before_stands_while_it_is_refused(follow):
     watch, server = follow(Node("n"), FORBIDDEN, Node("n"))
     watch.sample(0.0)
-    server.said.put(bookmark("101"))
-    server.said.put(END)
-    wait_until(lambda: watch.sample(0.0).rejections, "the refusal is told")
+    server.events.put(bookmark("101"))
+    server.events.put(END)
+    wait_until(lambda: watch.sample(0.0).rejections, "the refusal is reported")
     assert watch.sample(0.0).node == Node("n")
-    server.said.put(bookmark("102"))
-    server.said.put(END)
+    server.events.put(bookmark("102"))
+    server.events.put(END)
     wait_until(lambda: not watch.sample(0.0).rejections, "the node is read again")

@@ -1,4 +1,4 @@
-"""A page and the ledger that it was made with tell the same of any node."""
+"""A page and the ledger that it was made with have the same numbers for any node."""
 
 import functools
 import re
@@ -56,8 +56,8 @@ class Page:
     def by(self, labels, name):
         """Values of a family, added up by these of its labels."""
         sums = Counter()
-        for told, value in self.series.get(name, ()):
-            sums[tuple(told.get(label, "") for label in labels)] += value
+        for series_labels, value in self.series.get(name, ()):
+            sums[tuple(series_labels.get(label, "") for label in labels)] += value
         return sums
 
 
@@ -115,7 +115,7 @@ def test_a_container_is_there_once_with_the_scheme_and_phase_of_the_ledger(numbe
 
 @given(numbers)
 def test_what_the_reconciler_judges_by_is_what_is_published(number):
-    """Where no region had to tell whose a process is."""
+    """Where no region was needed to find the container of a process."""
     page = page_of(number)
     seen = page.seen
     if seen.gpu is None or seen.process is None or not seen.process.sees_host:

@@ -54,7 +54,7 @@ def test_the_status_page_is_rendered_once_for_all_who_ask_at_a_time(bench, monke
     now[0] += 0.9
     assert ask(paths, "/").body == first
     now[0] += 0.2
-    assert ask(paths, "/").body != first  # its age is told
+    assert ask(paths, "/").body != first  # the page shows its age
     bench.sampler.sample()
     ask(paths, "/")
     assert rendered == [1000.0, now[0], now[0]]

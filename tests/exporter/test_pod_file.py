@@ -37,13 +37,13 @@ def write(path, *pods):
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)}))
 
 
-def told(path, *pods, node=""):
+def sampled(path, *pods, node=""):
     write(path, *pods)
     return PodFile(str(path), node).sample(NOW)
 
 
 def wants(path, *pods):
-    return [status.wants_gpu for status in told(path, *pods).statuses]
+    return [status.wants_gpu for status in sampled(path, *pods).statuses]
 
 
 def refused(path, node=""):
@@ -52,7 +52,7 @@ def refused(path, node=""):
     return caught.value
 
 
-# ---------------------------------------------------------------- what it tells
+# ---------------------------------------------------------------- what it contains
 
 
 def test_a_dump_gives_names_container_ids_and_states(path):
@@ -67,7 +67,7 @@ def test_a_dump_gives_names_container_ids_and_states(path):
         "initContainerStatuses": [{"name": "init", "containerID": "cri-o://def"}],
         "ephemeralContainerStatuses": [{"name": "debug", "containerID": "docker://012"}],
     }
-    sample = told(path, pod("web", status=status), pod("idle"))
+    sample = sampled(path, pod("web", status=status), pod("idle"))
     web, idle = PodRef("uid-web", "default", "web"), PodRef("uid-idle", "default", "idle")
     assert [one.ref for one in sample.pods] == [web, idle]
     assert sample.names == {"uid-web": web, "uid-idle": idle}
@@ -82,14 +82,14 @@ def test_a_dump_gives_names_container_ids_and_states(path):
     )
 
 
-def test_a_dump_does_not_say_who_came_after_it(path):
-    assert not told(path, pod()).complete
+def test_a_dump_is_not_complete(path):
+    assert not sampled(path, pod()).complete
 
 
 def test_a_static_pod_has_the_uid_that_the_kubelet_uses(path):
     metadata = {"annotations": {"kubernetes.io/config.mirror": "f" * 32}}
     status = {"containerStatuses": [{"name": "main", "containerID": "containerd://abc"}]}
-    sample = told(path, pod(metadata=metadata, status=status))
+    sample = sampled(path, pod(metadata=metadata, status=status))
     assert sample.names == {"f" * 32: PodRef("f" * 32, "default", "web")}
     assert sample.containers["abc"].pod_uid == "f" * 32
     assert [one.ref.uid for one in sample.statuses] == ["f" * 32]
@@ -100,7 +100,7 @@ def test_of_two_pods_that_call_themselves_one_static_pod_s_mirror_none_is_named(
     static, forged = (
         pod(name, metadata={"annotations": annotations}) for name in ("static", "forged")
     )
-    sample = told(path, static, forged, pod())
+    sample = sampled(path, static, forged, pod())
     assert set(sample.names) == {"uid-web"}
     assert sample.rejections == (
         Rejection(
@@ -147,14 +147,14 @@ def test_kubeshare_asks_by_annotation_or_label(path):
 def test_only_this_nodes_pods_are_kept(path):
     there = pod("other", spec={"nodeName": "node2"})
     unbound = pod("pending", spec={})
-    sample = told(path, pod("web"), there, unbound, node="node1")
+    sample = sampled(path, pod("web"), there, unbound, node="node1")
     assert [one.ref.name for one in sample.pods] == ["web"]
     assert [ref.name for ref in sample.names.values()] == ["web"]
     assert len(sample.statuses) == 1
 
 
 def test_a_pod_that_is_listed_twice_counts_once(path):
-    sample = told(path, pod(), pod(status={"phase": "Failed"}))
+    sample = sampled(path, pod(), pod(status={"phase": "Failed"}))
     assert [one.phase for one in sample.pods] == ["Failed"]
     assert [status.phase for status in sample.statuses] == ["Failed"]
 

@@ -1,4 +1,4 @@
-"""Following a node's pods: what is handed out, when it is withdrawn, and how failures are borne.
+"""Following a node's pods: what is returned, when it is withdrawn, and how failures are handled.
 
 The server is played by a script here, for what a real one does not do on demand; the real one is
 in tests/cluster/test_exporter_api.py.
@@ -38,8 +38,8 @@ def follow(monkeypatch):
     yield start
     for watch, server in made:
         watch.close()
-        server.said.put(END)
-        server.said.put(event(EventType.BOOKMARK))
+        server.events.put(END)
+        server.events.put(event(EventType.BOOKMARK))
 
 
 def names(watch):
@@ -73,23 +73,23 @@ def refused(watch):
 def test_pods_are_listed_once_and_then_followed(follow):
     watch, server = follow([pod("a")])
     assert names(watch) == {"a"}
-    server.said.put(event(EventType.ADDED, pod("b")))
+    server.events.put(event(EventType.ADDED, pod("b")))
     wait_names(watch, "a", "b")
-    server.said.put(event(EventType.MODIFIED, pod("b", phase="Failed")))
+    server.events.put(event(EventType.MODIFIED, pod("b", phase="Failed")))
     wait_until(
         lambda: {s.ref.name: s.phase for s in watch.sample(0.0).statuses}["b"] == "Failed",
         "pod b has failed",
     )
-    server.said.put(event(EventType.DELETED, pod("b")))
+    server.events.put(event(EventType.DELETED, pod("b")))
     wait_names(watch, "a")
     assert server.listed == 1
 
 
-def test_without_news_the_same_values_are_handed_out(follow):
+def test_without_new_values_the_same_objects_are_returned(follow):
     watch, server = follow([pod("a")])
     first = watch.sample(5000.0)
     server.now += 60
-    server.said.put(event(EventType.BOOKMARK, version="9"))
+    server.events.put(event(EventType.BOOKMARK, version="9"))
     wait_until(lambda: watch.sample(5000.0).heard_at == 5000.0, "the bookmark is heard")
     assert watch.sample(5000.0).pods is first.pods
 
@@ -97,49 +97,49 @@ def test_without_news_the_same_values_are_handed_out(follow):
 def test_a_watch_goes_on_from_the_last_version_that_was_heard(follow):
     watch, server = follow([pod("a")])
     watch.sample(0.0)
-    server.said.put(event(EventType.BOOKMARK, version="107"))
-    server.said.put(END)
+    server.events.put(event(EventType.BOOKMARK, version="107"))
+    server.events.put(END)
     wait_watched(server, "100", "107")
     assert server.listed == 1
 
 
-def test_a_version_that_is_too_old_is_listed_anew(follow):
+def test_a_version_that_is_too_old_leads_to_a_new_list(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
-    server.said.put(Expired(Reason.UNREADABLE, "server", "Expired: too old"))
+    server.events.put(Expired(Reason.UNREADABLE, "server", "Expired: too old"))
     wait_names(watch, "b")
     wait_watched(server, "100", "200")
     assert watch.sample(0.0).rejections == ()
 
 
-def test_a_broken_connection_is_told_and_the_pods_stand_meanwhile(follow):
+def test_a_broken_connection_is_reported_and_the_pods_stay_meanwhile(follow):
     watch, server = follow([pod("a")])
     watch.sample(0.0)
-    server.said.put(SourceError(Reason.UNREACHABLE, "server", "Unreachable: it broke"))
-    wait_until(lambda: watch.sample(0.0).rejections, "the failure is told")
+    server.events.put(SourceError(Reason.UNREACHABLE, "server", "Unreachable: it broke"))
+    wait_until(lambda: watch.sample(0.0).rejections, "the failure is reported")
     assert names(watch) == {"a"}
     assert server.listed == 1
-    server.said.put(event(EventType.BOOKMARK))
+    server.events.put(event(EventType.BOOKMARK))
     wait_until(lambda: not watch.sample(0.0).rejections, "the bookmark is heard")
 
 
-def test_what_was_said_long_ago_is_withdrawn_with_the_reason(follow):
+def test_pods_of_a_stale_watch_are_withdrawn_with_the_reason(follow):
     watch, server = follow([pod("a")])
     assert watch.sample(5000.0).heard_at == 5000.0
     server.now += STALE_SECONDS
     assert watch.sample(5000.0).heard_at == 5000.0 - STALE_SECONDS
     server.now += 1
     assert refused(watch).reason is Reason.TIMEOUT
-    server.said.put(FORBIDDEN)
-    wait_until(lambda: refused(watch).detail == FORBIDDEN.detail, "the refusal is told")
-    server.said.put(event(EventType.BOOKMARK))
+    server.events.put(FORBIDDEN)
+    wait_until(lambda: refused(watch).detail == FORBIDDEN.detail, "the refusal is reported")
+    server.events.put(event(EventType.BOOKMARK))
     wait_until(lambda: refused(watch) is None, "the watch works")
 
 
 def test_a_list_that_is_refused_is_the_reason_until_it_works(follow):
     watch, server = follow(FORBIDDEN, FORBIDDEN, [pod("a")])
     seen = []
-    wait_until(lambda: seen.append(refused(watch)) or seen[-1] is None, "the list is given")
+    wait_until(lambda: seen.append(refused(watch)) or seen[-1] is None, "the list is served")
     assert {(each.reason, each.detail) for each in seen[:-1]} <= {
         (FORBIDDEN.reason, FORBIDDEN.detail)
     }
@@ -152,14 +152,14 @@ def test_a_node_without_any_pod_is_the_wrong_name_and_no_evidence(follow):
     error = refused(watch)
     assert error.reason is Reason.ABSENT
     assert "--node-name" in error.detail
-    server.said.put(event(EventType.ADDED, pod("a")))
+    server.events.put(event(EventType.ADDED, pod("a")))
     wait_until(lambda: refused(watch) is None, "the watch works")
 
 
-def test_an_event_that_cannot_be_read_is_mended_by_a_list(follow):
+def test_after_an_unreadable_event_the_pods_are_listed_again(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
-    server.said.put(SourceError(Reason.MALFORMED, "server", "not JSON"))
+    server.events.put(SourceError(Reason.MALFORMED, "server", "not JSON"))
     wait_names(watch, "b")
 
 
@@ -173,7 +173,7 @@ def test_a_pod_that_cannot_be_read_is_refused_and_no_proof_that_others_are_gone(
     assert [(each.object_name, each.reason) for each in sample.rejections] == [
         ("Pod team/b", Reason.MALFORMED)
     ]
-    server.said.put(event(EventType.MODIFIED, pod("b")))
+    server.events.put(event(EventType.MODIFIED, pod("b")))
     wait_names(watch, "a", "b")
     sample = watch.sample(5000.0)
     assert sample.complete
@@ -184,11 +184,11 @@ def test_a_pod_that_cannot_be_read_is_refused_and_no_proof_that_others_are_gone(
 def test_a_defect_of_ours_does_not_end_the_watch(follow):
     watch, server = follow([pod("a")], [pod("b")])
     watch.sample(0.0)
-    server.said.put(ZeroDivisionError("a defect"))
+    server.events.put(ZeroDivisionError("a defect"))
     wait_names(watch, "b")
 
 
-# ---------------------------------------------------------------- what pods tell
+# ---------------------------------------------------------------- what is read of pods
 
 
 def init(state, reason="", name="fetch"):

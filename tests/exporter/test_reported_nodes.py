@@ -116,7 +116,7 @@ def node(tmp_path):
 
 
 def values(page, metric, **labels):
-    """The values of a metric's series by the pod's name, where all these labels are as given."""
+    """The values of a metric's series by the pod's name, where all these labels match."""
     found = {}
     for series, value in page.items():
         name, _, rest = series.partition("{")

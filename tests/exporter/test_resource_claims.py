@@ -14,8 +14,8 @@ RESOURCE_CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,
 RESOURCE_CLAIM_CONFLICTS = {kind.value for kind in OF_RESOURCE_CLAIMS}
 
 
-def conflicts_of(found):
-    return {at.split('"')[1] for at in named(found, "vgpu_allocation_conflicts")}
+def conflicts_of(exported):
+    return {at.split('"')[1] for at in named(exported, "vgpu_allocation_conflicts")}
 
 
 def page(**changes):
@@ -25,19 +25,19 @@ def page(**changes):
 
 def test_each_device_of_a_resource_claim_has_a_series():
     held = HeldResourceClaim("ml", "web", "main", "train", (DEVICE,))
-    found = page(resource_claims=(RESOURCE_CLAIM,), held_resource_claims=(held,))
-    assert named(found, INFO) == {
+    exported = page(resource_claims=(RESOURCE_CLAIM,), held_resource_claims=(held,))
+    assert named(exported, INFO) == {
         f'{INFO}{{container="main",device="gpu-0",driver="gpu.nvidia.com",namespace="ml",'
         f'pod="web",pod_uid="{WEB.uid}",pool="{NODE}",request="gpu",resource_claim="train",'
         'share_id="s1"}': 1
     }
-    assert found[READ] == 1
-    assert conflicts_of(found) >= RESOURCE_CLAIM_CONFLICTS
+    assert exported[READ] == 1
+    assert conflicts_of(exported) >= RESOURCE_CLAIM_CONFLICTS
 
 
 def test_a_node_without_resource_claims_has_no_series_of_them():
     for without in ({}, {"resource_claims": ()}, {"resource_claims": None}):
-        found = page(**without)
-        assert not named(found, INFO)
-        assert READ not in found
-        assert not RESOURCE_CLAIM_CONFLICTS & conflicts_of(found)
+        exported = page(**without)
+        assert not named(exported, INFO)
+        assert READ not in exported
+        assert not RESOURCE_CLAIM_CONFLICTS & conflicts_of(exported)

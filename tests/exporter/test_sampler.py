@@ -34,8 +34,8 @@ def series(page):
     return parse(page_text(page))
 
 
-def starting(found, prefix):
-    return {name: value for name, value in found.items() if name.startswith(prefix)}
+def starting(exported, prefix):
+    return {name: value for name, value in exported.items() if name.startswith(prefix)}
 
 
 def until_series(bench, condition, what):
@@ -51,8 +51,8 @@ def until_series(bench, condition, what):
     return found
 
 
-def works(found):
-    return found.get('vgpu_collector_success{collector="nvml"}') == 1
+def works(exported):
+    return exported.get('vgpu_collector_success{collector="nvml"}') == 1
 
 
 def first_page(bench):
@@ -74,19 +74,19 @@ def test_all_four_schemes_are_attributed_with_their_limits(bench):
     assert all(row.success for row in view.collectors)
 
 
-def test_used_is_exactly_what_the_scenario_says_and_the_gap_is_the_rest(bench):
+def test_used_memory_is_exactly_the_scenarios_and_the_gap_is_the_rest(bench):
     view = bench.sampler.sample().view
     driver = bench.driver.sample(0.0)
     for row in view.gpus:
-        told = sum(p.used_bytes for p in driver.processes if p.device == row.gpu.uuid)
+        process_bytes = sum(p.used_bytes for p in driver.processes if p.device == row.gpu.uuid)
         attributed = sum(s.used_bytes for s in view.usage.shares if s.device == row.gpu.uuid)
         used = row.gpu.readings[("memory_used_bytes",)]
-        assert row.use.attributed_bytes == attributed <= told
+        assert row.use.attributed_bytes == attributed <= process_bytes
         assert row.use.unattributed_bytes == used - attributed
     assert sum(row.use.unattributed_processes for row in view.gpus) == 1
 
 
-def test_the_demos_troubles_are_all_told(bench):
+def test_all_troubles_of_the_demo_are_reported(bench):
     view = bench.sampler.sample().view
     over = bench.share(view, "finetune")
     assert over.used_bytes > over.limit_bytes
@@ -101,23 +101,25 @@ def test_the_demos_troubles_are_all_told(bench):
 
 def test_what_our_own_plugin_has_bound_is_a_source_of_this_boot(bench):
     ledger = bench.sampler.sample().view.allocations.ledger
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_success{collector="plugin"}'] == 1
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_success{collector="plugin"}'] == 1
     (before,) = (one for one in ledger.holdings if one.pod.name.startswith("detector"))
     path = own_state.keep(bench.node.paths, before)
     holdings = bench.sampler.sample().view.allocations.ledger.holdings
-    told = [one for one in holdings if Source.OWN_CHECKPOINT in one.sources]
-    assert [(one.pod, one.container) for one in told] == [(before.pod, before.container)]
+    of_plugin = [one for one in holdings if Source.OWN_CHECKPOINT in one.sources]
+    assert [(one.pod, one.container) for one in of_plugin] == [(before.pod, before.container)]
     path.write_bytes(b"damaged")
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_failures_total{collector="plugin",reason="malformed"}'] == 1
-    assert found['vgpu_allocation_source_read{source="own-checkpoint"}'] == 0
-    assert found['vgpu_collector_success{collector="kubelet"}'] == 1
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_failures_total{collector="plugin",reason="malformed"}'] == 1
+    assert exported['vgpu_allocation_source_read{source="own-checkpoint"}'] == 0
+    assert exported['vgpu_collector_success{collector="kubelet"}'] == 1
     own_state.keep(bench.node.paths, before, boot_id="before")
     view = bench.sampler.sample().view
     assert all(row.success for row in view.collectors)
-    told = [one for one in view.allocations.ledger.holdings if Source.OWN_CHECKPOINT in one.sources]
-    assert told == []
+    of_plugin = [
+        one for one in view.allocations.ledger.holdings if Source.OWN_CHECKPOINT in one.sources
+    ]
+    assert of_plugin == []
 
 
 def test_a_new_sample_is_a_new_page_and_the_old_one_stays_whole(bench):
@@ -132,37 +134,37 @@ def test_a_new_sample_is_a_new_page_and_the_old_one_stays_whole(bench):
 def test_with_a_failing_driver_its_series_go_and_the_others_stay(bench):
     bench.sampler.sample()
     bench.driver.fail(Reason.DRIVER_NOT_LOADED)
-    found = series(bench.sampler.sample())
-    assert not starting(found, "vgpu_gpu_memory")
-    assert not starting(found, "vgpu_container_memory_used")
-    assert starting(found, "vgpu_container_memory_accounted_bytes")
-    assert found['vgpu_collector_success{collector="nvml"}'] == 0
-    assert found['vgpu_collector_success{collector="shim"}'] == 1
+    exported = series(bench.sampler.sample())
+    assert not starting(exported, "vgpu_gpu_memory")
+    assert not starting(exported, "vgpu_container_memory_used")
+    assert starting(exported, "vgpu_container_memory_accounted_bytes")
+    assert exported['vgpu_collector_success{collector="nvml"}'] == 0
+    assert exported['vgpu_collector_success{collector="shim"}'] == 1
     name = 'vgpu_collector_failures_total{collector="nvml",reason="driver_not_loaded"}'
-    assert found[name] == 1
+    assert exported[name] == 1
     bench.driver.recover()
     assert starting(series(bench.sampler.sample()), "vgpu_container_memory_used")
 
 
-def test_a_broken_dump_of_the_pods_costs_what_it_alone_tells(bench):
+def test_a_broken_dump_of_the_pods_costs_only_what_no_other_source_has(bench):
     dump = Path(bench.node.paths.pods_file)
     whole = dump.read_bytes()
     dump.write_bytes(whole[:-1])
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_failures_total{collector="pods",reason="malformed"}'] == 1
-    assert found['vgpu_collector_success{collector="kubelet"}'] == 1
-    assert not starting(found, "vgpu_pods{")
-    used = starting(found, "vgpu_container_memory_used_bytes")
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_failures_total{collector="pods",reason="malformed"}'] == 1
+    assert exported['vgpu_collector_success{collector="kubelet"}'] == 1
+    assert not starting(exported, "vgpu_pods{")
+    used = starting(exported, "vgpu_container_memory_used_bytes")
     assert used
     dump.write_bytes(whole)
-    mended = series(bench.sampler.sample())
-    assert mended['vgpu_collector_success{collector="pods"}'] == 1
-    assert starting(mended, "vgpu_pods{")
-    assert starting(mended, "vgpu_container_memory_used_bytes") == used
+    repaired = series(bench.sampler.sample())
+    assert repaired['vgpu_collector_success{collector="pods"}'] == 1
+    assert starting(repaired, "vgpu_pods{")
+    assert starting(repaired, "vgpu_container_memory_used_bytes") == used
 
 
 @pytest.mark.slow
-def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_bench):
+def test_a_hung_driver_is_reported_withdrawn_when_stale_and_never_called_twice(make_bench):
     interval = 0.5
     bench = make_bench(sample_interval=interval)
     late = 'vgpu_collector_failures_total{collector="nvml",reason="timeout"}'
@@ -170,23 +172,23 @@ def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_
     calls = bench.driver.calls()["sample"].count
     bench.driver.hang(HANG_SECONDS)
     bench.restart(timeout=2 * interval)
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_success{collector="nvml"}'] == 0
-    found = until_series(
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_success{collector="nvml"}'] == 0
+    exported = until_series(
         bench,
-        lambda found: (
-            not starting(found, "vgpu_gpu_memory")
-            and starting(found, "vgpu_container_memory_accounted_bytes")
+        lambda exported: (
+            not starting(exported, "vgpu_gpu_memory")
+            and starting(exported, "vgpu_container_memory_accounted_bytes")
         ),
         f"only the driver's series withdrawn, after {STALE_INTERVALS} intervals",
     )
-    assert found["vgpu_driver_call_stuck_seconds"] > 0
-    assert found[late] == before + 1
+    assert exported["vgpu_driver_call_stuck_seconds"] > 0
+    assert exported[late] == before + 1
     assert bench.driver.calls()["sample"].count == calls
     assert not bench.sampler.stop(grace=0.1)
     bench.driver.recover()
-    found = until_series(bench, works, "the driver works again")
-    assert found["vgpu_driver_call_stuck_seconds"] == 0
+    exported = until_series(bench, works, "the driver works again")
+    assert exported["vgpu_driver_call_stuck_seconds"] == 0
 
 
 def short_of_descriptors(collectors, name):
@@ -210,25 +212,25 @@ def short_of_descriptors(collectors, name):
 
 
 @pytest.mark.parametrize("name", ["shim", "kubelet", "limits"])
-def test_short_of_descriptors_a_collector_says_so_and_nobody_is_accused(bench, name):
+def test_a_collector_without_free_descriptors_reports_it_and_no_conflict_is_found(bench, name):
     before = series(bench.sampler.sample())
     over = short_of_descriptors(bench.collectors, name)
     Path(bench.node.paths.log_dir, "ml_new_99999999-0000-0000-0000-000000000000").mkdir()
-    found = series(bench.sampler.sample())
-    assert found[f'vgpu_collector_success{{collector="{name}"}}'] == 0
+    exported = series(bench.sampler.sample())
+    assert exported[f'vgpu_collector_success{{collector="{name}"}}'] == 0
     total = f'vgpu_collector_failures_total{{collector="{name}",reason="exhausted"}}'
-    assert found[total] == 1
+    assert exported[total] == 1
     kind = 'vgpu_allocation_conflicts{type="process_without_allocation"}'
-    assert found[kind] == before[kind] == 1  # the host's process, which is in no container
-    assert found.get("vgpu_orphaned_regions", 1) == before["vgpu_orphaned_regions"] == 1
+    assert exported[kind] == before[kind] == 1  # the host's process, which is in no container
+    assert exported.get("vgpu_orphaned_regions", 1) == before["vgpu_orphaned_regions"] == 1
     over.set()
-    mended = series(bench.sampler.sample())
-    assert mended[f'vgpu_collector_success{{collector="{name}"}}'] == 1
+    repaired = series(bench.sampler.sample())
+    assert repaired[f'vgpu_collector_success{{collector="{name}"}}'] == 1
     for family in ("vgpu_container_info", "vgpu_container_memory_limit_bytes"):
-        assert starting(mended, family) == starting(before, family)
+        assert starting(repaired, family) == starting(before, family)
 
 
-def test_a_lost_gpu_is_told_and_the_other_stays_right(bench):
+def test_a_lost_gpu_is_reported_and_the_other_stays_right(bench):
     first, second = bench.node.scenario.gpus
     before = series(bench.sampler.sample())
     bench.driver.lose(first.uuid)
@@ -251,11 +253,11 @@ def test_an_xid_is_counted_with_its_time(make_bench):
     event = bench.node.scenario.xids[0]
     bench.move(event.at + 1)
     bench.driver.wait_xids(0.01)
-    found = series(bench.sampler.sample())
+    exported = series(bench.sampler.sample())
     gpu = bench.node.scenario.gpus[event.gpu].uuid
     labels = f'uuid="{gpu}",xid="{event.xid}"'
-    assert found[f"vgpu_gpu_xid_errors_total{{{labels}}}"] == 1
-    assert found[f"vgpu_gpu_xid_last_timestamp_seconds{{{labels}}}"] == pytest.approx(
+    assert exported[f"vgpu_gpu_xid_errors_total{{{labels}}}"] == 1
+    assert exported[f"vgpu_gpu_xid_last_timestamp_seconds{{{labels}}}"] == pytest.approx(
         bench.node.start + event.at
     )
 
@@ -297,8 +299,8 @@ def test_the_join_refuses_under_the_shims_name(bench):
         for cache in Path(root).glob("*/*.cache"):
             data = cache.read_bytes()
             cache.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_rejected{collector="shim",reason="unknown_device"}'] > 0
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_rejected{collector="shim",reason="unknown_device"}'] > 0
 
 
 def test_regions_inside_containers_are_read_when_asked_for(make_bench):
@@ -322,20 +324,20 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
         proc_num=0,
     )
     cache.write_bytes(hami_core.encode(region, "v1.2"))
-    told = bench.share(bench.sampler.sample().view, "whisper")
-    assert told.accounted is not None
-    assert told.core_limit_percent == 40
+    whisper = bench.share(bench.sampler.sample().view, "whisper")
+    assert whisper.accounted is not None
+    assert whisper.core_limit_percent == 40
 
 
 def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch):
     bench.sampler.sample()
     monkeypatch.setattr(sampler_module.LedgerBuilder, "usage", lambda *_: 1 // 0)
-    found = series(bench.sampler.sample())
-    assert found["vgpu_join_failures_total"] == 1
-    assert found['vgpu_collector_success{collector="nvml"}'] == 1
-    assert not starting(found, "vgpu_container_info")
-    assert "vgpu_gpus" not in found
-    assert starting(found, "vgpu_container_memory_allocated_bytes")
+    exported = series(bench.sampler.sample())
+    assert exported["vgpu_join_failures_total"] == 1
+    assert exported['vgpu_collector_success{collector="nvml"}'] == 1
+    assert not starting(exported, "vgpu_container_info")
+    assert "vgpu_gpus" not in exported
+    assert starting(exported, "vgpu_container_memory_allocated_bytes")
     monkeypatch.undo()
     assert starting(series(bench.sampler.sample()), "vgpu_container_info")
 
@@ -344,13 +346,13 @@ def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeyp
     whole = series(bench.sampler.sample())
     monkeypatch.setattr(sampler_module, "allocation_totals", lambda *_: 1 // 0)
     bench.restart()  # as with a new ledger
-    found = series(bench.sampler.sample())
-    assert found["vgpu_join_failures_total"] == 1
-    assert not starting(found, "vgpu_allocation_")
-    assert not starting(found, "vgpu_gpu_memory_allocated_bytes")
+    exported = series(bench.sampler.sample())
+    assert exported["vgpu_join_failures_total"] == 1
+    assert not starting(exported, "vgpu_allocation_")
+    assert not starting(exported, "vgpu_gpu_memory_allocated_bytes")
     names = ("vgpu_container_info", "vgpu_container_memory_used_bytes")
     for name in names:
-        assert starting(found, name).keys() == starting(whole, name).keys() != set()
+        assert starting(exported, name).keys() == starting(whole, name).keys() != set()
 
 
 def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
@@ -392,7 +394,7 @@ def fail_rendering(monkeypatch, times):
 
 @pytest.fixture
 def step(make_bench):
-    """Runs a sampler whose samples are taken one by one, as the test says."""
+    """Runs a sampler whose samples are taken one by one, when the test asks for one."""
     bench = make_bench()
     go, done = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -420,14 +422,14 @@ def test_a_sample_that_fails_withdraws_its_data_and_the_next_one_has_all_again(s
     assert starting(before, "vgpu_container_memory_used_bytes")
     fail_rendering(monkeypatch, times=1)
     page = stepped()
-    found = series(page)
-    assert found["vgpu_join_failures_total"] == 1
-    assert not starting(found, "vgpu_container_")
-    assert not starting(found, "vgpu_allocation")
-    assert not starting(found, "vgpu_gpu_")
-    assert "vgpu_gpus" not in found  # and not 0, which would be a missing GPU
-    assert found["vgpu_gpus_expected"] == before["vgpu_gpus_expected"]
-    assert found['vgpu_collector_success{collector="nvml"}'] == 1
+    exported = series(page)
+    assert exported["vgpu_join_failures_total"] == 1
+    assert not starting(exported, "vgpu_container_")
+    assert not starting(exported, "vgpu_allocation")
+    assert not starting(exported, "vgpu_gpu_")
+    assert "vgpu_gpus" not in exported  # and not 0, which would be a missing GPU
+    assert exported["vgpu_gpus_expected"] == before["vgpu_gpus_expected"]
+    assert exported['vgpu_collector_success{collector="nvml"}'] == 1
     assert "The last sample failed" in statuspage.render(page.view, 0.0, "/metrics").decode()
     after = series(stepped())
     assert after.keys() == before.keys()
@@ -453,7 +455,7 @@ def test_own_numbers_that_cannot_be_read_cost_themselves_only(bench):
     assert all(name.startswith("process_") for name in gone)
 
 
-def test_a_collector_without_a_thread_says_so_and_works_when_there_is_one(bench, monkeypatch):
+def test_a_collector_without_a_thread_reports_it_and_works_when_there_is_one(bench, monkeypatch):
     start = threading.Thread.start
 
     def refused(thread):
@@ -462,20 +464,20 @@ def test_a_collector_without_a_thread_says_so_and_works_when_there_is_one(bench,
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    found = series(bench.sampler.sample())
-    assert found['vgpu_collector_success{collector="shim"}'] == 0
-    assert found['vgpu_collector_failures_total{collector="shim",reason="exhausted"}'] == 1
-    assert starting(found, "vgpu_container_memory_used_bytes")
+    exported = series(bench.sampler.sample())
+    assert exported['vgpu_collector_success{collector="shim"}'] == 0
+    assert exported['vgpu_collector_failures_total{collector="shim",reason="exhausted"}'] == 1
+    assert starting(exported, "vgpu_container_memory_used_bytes")
     monkeypatch.undo()
     assert series(bench.sampler.sample())['vgpu_collector_success{collector="shim"}'] == 1
 
 
-def test_before_the_first_sample_the_page_tells_of_ourselves_only(bench):
+def test_before_the_first_sample_the_page_has_only_the_exporters_own_metrics(bench):
     bench.driver.hang(HANG_SECONDS)
     bench.sampler.start(on_fatal=lambda: None)
-    found = series(bench.sampler.page)
-    assert starting(found, "vgpu_build_info")
-    assert not starting(found, "vgpu_collector_success")
+    exported = series(bench.sampler.page)
+    assert starting(exported, "vgpu_build_info")
+    assert not starting(exported, "vgpu_collector_success")
     assert not bench.sampler.ready
 
 
@@ -483,13 +485,13 @@ def test_a_node_that_lost_all_gpus_has_zero_of_them(bench):
     bench.sampler.sample()
     for gpu in bench.node.scenario.gpus:
         bench.driver.lose(gpu.uuid)
-    found = series(bench.sampler.sample())
-    assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (0, 2)
+    exported = series(bench.sampler.sample())
+    assert (exported["vgpu_gpus"], exported["vgpu_gpus_expected"]) == (0, 2)
 
 
 def test_the_number_of_gpus_that_was_asked_for_is_the_one_expected(make_bench):
-    found = series(make_bench(nvml_expected_gpus=1).sampler.sample())
-    assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (2, 1)
+    exported = series(make_bench(nvml_expected_gpus=1).sampler.sample())
+    assert (exported["vgpu_gpus"], exported["vgpu_gpus_expected"]) == (2, 1)
 
 
 def test_a_driver_that_hangs_while_it_is_closed_does_not_hold_up_the_end(bench, monkeypatch):
@@ -511,9 +513,9 @@ def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
             path.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
     for _ in range(3):
         bench.sampler.sample()
-    told = [r for r in caplog.records if "does not have" in r.getMessage()]
-    assert 0 < len(told) <= changed
-    assert len({r.getMessage() for r in told}) == len(told)
+    warnings = [r for r in caplog.records if "does not have" in r.getMessage()]
+    assert 0 < len(warnings) <= changed
+    assert len({r.getMessage() for r in warnings}) == len(warnings)
 
 
 def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(

@@ -133,7 +133,7 @@ def answering(status, body, **headers):
             self.send_response(status)
             for name, text in headers.items():
                 self.send_header(name.replace("_", "-"), text)
-            with suppress(ConnectionError):  # who asks may have given up
+            with suppress(ConnectionError):  # who asks may have closed the connection
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -166,14 +166,14 @@ def test_an_answer_that_is_none_is_a_failure(monkeypatch, status, body, headers,
     assert failed.value.reason is reason
 
 
-def test_an_answer_that_never_ends_is_given_up(monkeypatch):
+def test_an_answer_that_never_ends_times_out(monkeypatch):
     monkeypatch.setattr(token_page, "TIMEOUT_SECONDS", 0.0001)
     with answering(200, READY.encode()) as url, pytest.raises(SourceError) as failed:
         TokenPage(url).sample()
     assert failed.value.reason is Reason.TIMEOUT
 
 
-def test_nobody_listens():
+def test_a_url_without_a_listener_is_unreachable():
     with pytest.raises(SourceError) as failed:
         TokenPage("http://127.0.0.1:1/metrics").sample()
     assert failed.value.reason is Reason.UNREACHABLE

@@ -84,7 +84,7 @@ def test_it_goes_on_when_the_higher_one_has_launched_nothing_for_two_rounds():
     assert words(high, low) == [(0, LIFTED), (RELEASED, LIFTED)]
 
 
-def test_another_gpu_holds_nobody_back():
+def test_an_active_container_on_another_gpu_pauses_nobody():
     assert words(one("A", 0), one("B", 1)) == [(1, LIFTED), (1, LIFTED)]
 
 
@@ -155,7 +155,7 @@ def test_an_impossible_priority_changes_nothing_for_others(contenders, devices, 
 
 
 @given(WORDS)
-def test_a_released_container_is_held_back_by_nothing(now):
+def test_a_released_container_is_never_paused(now):
     free = released(now)
     assert free.recent_kernel >= 0
     assert free.utilization_switch == LIMITED

@@ -138,7 +138,7 @@ def live():
             each.process.kill()
 
 
-def test_a_low_priority_is_held_back_and_let_go_at_the_end(node, live):
+def test_a_low_priority_is_paused_and_resumed_at_the_end(node, live):
     node.place(0)
     node.place(1)
     node.place(2, granted=())  # nobody has allocated its GPU
@@ -215,7 +215,7 @@ def test_it_is_refused_without_the_hosts_processes(node):
     assert "--path.procfs: it is unknown whether HAMi's monitor runs" in ended.stderr
 
 
-def test_after_a_kill_everybody_is_let_go_by_one_command(node, live):
+def test_after_a_kill_one_command_resumes_all_containers(node, live):
     node.place(0)
     node.place(1)
     program = live(node)
@@ -270,7 +270,7 @@ def test_a_container_runs_on_when_the_higher_one_is_quiet(node):
     assert view.containers == {FeedbackState.IDLE: 2}
 
 
-def test_a_region_that_names_the_gpus_of_others_holds_nobody_back(node):
+def test_a_region_that_names_the_gpus_of_others_pauses_nobody(node):
     node.place(0, devices=16, granted=())
     node.place(1)
     rounds = loop(node, Given({(regions.PODS[1], "main"): frozenset(regions.GPUS[:1])}))
@@ -301,7 +301,7 @@ def test_a_checkpoint_that_cannot_be_read_is_a_complaint(node):
     assert not rounds.view().ready
 
 
-def test_when_the_original_monitor_appears_it_ends_and_leaves_the_words_to_it(node, monkeypatch):
+def test_when_the_original_monitor_appears_it_ends_and_writes_no_region_any_more(node, monkeypatch):
     monkeypatch.setattr("vgpucli.feedback.feedback_loop.CHECK_SECONDS", 0.0)
     node.place(0)
     node.place(1)
@@ -342,7 +342,7 @@ def test_while_it_is_unknown_whether_the_monitor_runs_it_writes_nothing_and_goes
     assert reasons == []
 
 
-def test_release_lets_go_of_what_can_be_written(node):
+def test_release_resumes_the_containers_whose_regions_can_be_written(node):
     node.place(0)
     node.place(1)
     node.place(2)

@@ -30,7 +30,7 @@ PROCESSES = 3
 
 
 class Target:
-    """A valid file of one layout, which every input breaks anew."""
+    """A valid file of one layout, which every input breaks in another way."""
 
     def __init__(self, folder: Path, layout: str) -> None:
         self.path = folder / f"{layout}.cache"

@@ -43,8 +43,8 @@ def test_a_fake_driver_that_refuses_what_the_real_one_answers_is_found(kit):
     whole = msgspec.structs.replace(kit, fake_library=build_nvml())
     assert failures(fake_driver.check(whole)) == set()
     lacking = build_nvml(frozenset({ENERGY}))
-    found = failures(fake_driver.check(msgspec.structs.replace(kit, fake_library=lacking)))
-    assert found == {f"fake/0/{ENERGY}"}
+    failed = failures(fake_driver.check(msgspec.structs.replace(kit, fake_library=lacking)))
+    assert failed == {f"fake/0/{ENERGY}"}
 
 
 def test_without_a_fake_driver_or_unshare_there_is_a_reason(kit, programs, monkeypatch):

@@ -105,8 +105,8 @@ def compared_with(row, **readings):
 
 
 def test_a_value_that_moves_passes_between_the_readings_before_and_after():
-    found = compared_with({"memory.used": "5000"}, memory_used_bytes=(1000 * MIB, 9000 * MIB))
-    assert found["memory_used_bytes"].verdict is Verdict.PASSED
+    comparisons = compared_with({"memory.used": "5000"}, memory_used_bytes=(1000 * MIB, 9000 * MIB))
+    assert comparisons["memory_used_bytes"].verdict is Verdict.PASSED
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,21 @@ def test_a_value_that_moves_passes_between_the_readings_before_and_after():
     ],
 )
 def test_a_wrong_unit_or_value_fails(field, text, reading, value):
-    found = compared_with({field: text}, **{reading: (value, value)})
-    assert found[reading].verdict is Verdict.FAILED
+    comparisons = compared_with({field: text}, **{reading: (value, value)})
+    assert comparisons[reading].verdict is Verdict.FAILED
 
 
 def test_a_reading_that_nvidia_smi_has_not_fails_and_so_does_one_that_only_it_has():
-    found = compared_with({"fan.speed": "[N/A]"}, fan_speed_ratio=(0.5, 0.5))
-    assert found["fan_speed_ratio"].verdict is Verdict.FAILED
-    found = compared_with({"fan.speed": "50 "})
-    assert (found["fan_speed_ratio"].expected, found["fan_speed_ratio"].seen) == (50, "absent")
-    assert found["fan_speed_ratio"].verdict is Verdict.FAILED
-    found = compared_with({"fan.speed": "[Not Supported]"})
-    assert found["fan_speed_ratio"].verdict is Verdict.PASSED
+    comparisons = compared_with({"fan.speed": "[N/A]"}, fan_speed_ratio=(0.5, 0.5))
+    assert comparisons["fan_speed_ratio"].verdict is Verdict.FAILED
+    comparisons = compared_with({"fan.speed": "50 "})
+    assert (comparisons["fan_speed_ratio"].expected, comparisons["fan_speed_ratio"].seen) == (
+        50,
+        "absent",
+    )
+    assert comparisons["fan_speed_ratio"].verdict is Verdict.FAILED
+    comparisons = compared_with({"fan.speed": "[Not Supported]"})
+    assert comparisons["fan_speed_ratio"].verdict is Verdict.PASSED
 
 
 def test_only_fields_that_the_installed_nvidia_smi_lists_are_asked_for():

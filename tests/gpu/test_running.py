@@ -55,11 +55,11 @@ def test_a_check_that_does_not_end_is_cut_off_and_keeps_its_results(kit):
     def next_one(kit):
         yield equal("next", 1, 1)
 
-    found = ran(kit, Check("endless", endless, WAIT_SECONDS), Check("next", next_one, 10))
-    assert found["endless/first"].verdict is Verdict.PASSED
-    assert "did not end in" in found["endless"].reason
-    assert "endless/never" not in found
-    assert found["next"].verdict is Verdict.PASSED
+    results = ran(kit, Check("endless", endless, WAIT_SECONDS), Check("next", next_one, 10))
+    assert results["endless/first"].verdict is Verdict.PASSED
+    assert "did not end in" in results["endless"].reason
+    assert "endless/never" not in results
+    assert results["next"].verdict is Verdict.PASSED
     (pid,) = started
     assert gone(pid)
 
@@ -77,14 +77,14 @@ def test_the_error_of_a_check_is_its_failure_only(kit, error, reason):
         yield equal("broken/first", 1, 1)
         raise error
 
-    found = ran(kit, Check("broken", broken, 10), Check("next", lambda _: iter(()), 10))
-    assert found["broken/first"].verdict is Verdict.PASSED
-    assert (found["broken"].verdict, found["broken"].reason) == (Verdict.FAILED, reason)
+    results = ran(kit, Check("broken", broken, 10), Check("next", lambda _: iter(()), 10))
+    assert results["broken/first"].verdict is Verdict.PASSED
+    assert (results["broken"].verdict, results["broken"].reason) == (Verdict.FAILED, reason)
 
 
 def test_after_the_time_of_the_run_nothing_more_is_begun(kit):
-    found = ran(kit, Check("late", lambda _: pytest.fail("begun"), 10), seconds=0)
-    assert found["late"].verdict is Verdict.NOT_RUN
+    results = ran(kit, Check("late", lambda _: pytest.fail("begun"), 10), seconds=0)
+    assert results["late"].verdict is Verdict.NOT_RUN
 
 
 def test_a_program_is_ended_with_what_it_has_started(kit):

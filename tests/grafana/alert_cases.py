@@ -143,8 +143,8 @@ def turned_down(step, reason):
     return f'vgpu_plugin_refusals_total{{step="{step}",reason="{reason}"}}'
 
 
-def told(subject, result):
-    return f'vgpu_plugin_told_total{{subject="{subject}",result="{result}"}}'
+def writes(kind, result):
+    return f'vgpu_plugin_told_total{{subject="{kind}",result="{result}"}}'
 
 
 def waits(step, seconds):
@@ -464,8 +464,8 @@ CASES = (
     ),
     Case(
         "VgpuPluginNotTelling",
-        {told("lock", "failed"): "0+1x120"},
-        {told("lock", "told"): "0+1x120"},
+        {writes("lock", "failed"): "0+1x120"},
+        {writes("lock", "told"): "0+1x120"},
         labels={"subject": "lock", "result": "failed"},
         value="10",
         onset=1,
@@ -573,7 +573,7 @@ QUIET = (
     Quiet("VgpuEccUncorrected", "of an earlier life of the GPU", {ECC % "aggregate": "9x120"}),
     Quiet("VgpuThermalSlowdown", "as the power limit has it", {clock("sw_power_cap"): "1x120"}),
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),
-    Quiet("VgpuContainerMemoryNearLimit", "another alert tells of it", memory(150, 100)),
+    Quiet("VgpuContainerMemoryNearLimit", "another alert reports it", memory(150, 100)),
     Quiet("VgpuContainerBlocked", "something more important works", two_of_a_gpu(1)),
     Quiet(
         "VgpuContainerBlocked",
@@ -700,18 +700,18 @@ QUIET = (
     Quiet("VgpuPluginCheckpointFailing", "it failed once", {WRITE_FAILURES: "0x9 1x111"}, PLUGIN),
     Quiet(
         "VgpuPluginApiErrors",
-        "a right that need not be given is asked for hourly",
+        "an optional permission is tested hourly",
         {
             requests("watch", 200, "plugin"): "0+0.2x120",
             requests("get", 403, "plugin"): "1x9 2x111",
         },
         PLUGIN,
     ),
-    Quiet("VgpuPluginNotTelling", "it failed once", {told("pod", "failed"): "_x5 1x114"}, PLUGIN),
+    Quiet("VgpuPluginNotTelling", "it failed once", {writes("pod", "failed"): "_x5 1x114"}, PLUGIN),
     Quiet(
         "VgpuPluginNotTelling",
         "the pod had changed, and is looked at again",
-        {told("pod", "moved_on"): "0+1x120", told("pod", "gone"): "0+1x120"},
+        {writes("pod", "moved_on"): "0+1x120", writes("pod", "gone"): "0+1x120"},
         PLUGIN,
     ),
     Quiet("VgpuPluginSlow", "a start waits for its binding", waits("prestart", 19), PLUGIN),

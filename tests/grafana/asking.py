@@ -9,7 +9,7 @@ Answer = list[tuple[dict[str, str], float]]
 
 
 def wait_for_none(defects: Callable[[], Iterable[str]], what: str) -> None:
-    """Wait until there are no defects; what is left of them is told at last."""
+    """Wait until there are no defects; those that are left are in the error."""
     left: list[str] = []
 
     def none_left() -> bool:

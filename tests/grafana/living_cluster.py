@@ -42,7 +42,7 @@ SUCCESSOR = {**EXPORTERS_POD, "pod": "vgpu-exporter-m9d4t"}
 """The same of the pod that came in its place."""
 
 INTERVAL = "2s"
-"""So often everything is scraped, and rules are evaluated."""
+"""Interval between two scrapes, and between two evaluations of the rules."""
 
 COMPAT = ("volcano", "volcano-scheduler", "hami", "gaia")
 
@@ -54,8 +54,8 @@ class Found(NamedTuple):
     instance: str
     job: str
 
-    def told(self, pod: dict[str, str]) -> dict[str, Any]:
-        """As service discovery tells it; ``pod`` are the labels of its pod."""
+    def discovered(self, pod: dict[str, str]) -> dict[str, Any]:
+        """As service discovery describes it; ``pod`` are the labels of its pod."""
         labels = {"cluster": CLUSTER, "instance": self.instance, "job": self.job, **pod}
         return {"targets": [self.address], "labels": labels}
 
@@ -119,7 +119,7 @@ class LivingCluster:
             tokens = stack.enter_context(PretendedScheduler(sharing, TOKEN_TABLES))
             found.append(Found(tokens.target, self.nodes[-1].node.scenario.node, TOKENS))
             pods = self.folder / "pods.json"
-            tell(pods, [each.told(EXPORTERS_POD) for each in found])
+            write_targets(pods, [each.discovered(EXPORTERS_POD) for each in found])
             self.servers = Monitored(
                 stack.enter_context(self._server("honouring", pods, honor_labels=True)),
                 stack.enter_context(self._server("renaming", pods, honor_labels=False)),
@@ -143,11 +143,13 @@ class LivingCluster:
         busy = f"vgpu_container_sm_utilization_ratio{of_it}"
         for server in self.servers:
             server.wait_for(f"count(vgpu_gpus) == {NODES} and on () {busy}")
-        others = [each.told(EXPORTERS_POD) for each in found if each.instance != name]
-        tell(pods, others)
+        others = [each.discovered(EXPORTERS_POD) for each in found if each.instance != name]
+        write_targets(pods, others)
         for server in self.servers:
             server.wait_for(f"absent(up{of_it})")
-        tell(pods, others + [each.told(SUCCESSOR) for each in found if each.instance == name])
+        write_targets(
+            pods, others + [each.discovered(SUCCESSOR) for each in found if each.instance == name]
+        )
         names = f"count(count by (pod) (max_over_time(vgpu_gpus{of_it}[1h]))) == 2"
         both = f"count(up{of_it} == 1) == 2"  # the exporter and the plugin
         for server in self.servers:
@@ -166,7 +168,7 @@ class LivingCluster:
         )
 
 
-def tell(file: Path, targets: list[dict[str, Any]]) -> None:
+def write_targets(file: Path, targets: list[dict[str, Any]]) -> None:
     """At once: whoever follows the file reads no half of it."""
     draft = file.with_suffix(".draft")
     draft.write_text(json.dumps(targets))

@@ -19,7 +19,7 @@ from vgpu.model.units import GIB
 from vgpu.schemes.nvidia.grant import NVIDIA
 
 NODES = 20
-"""So many has a cluster: two of its own, and what is well."""
+"""Number of nodes in a cluster: two of its own, and those on which nothing is wrong."""
 
 KINDS = (
     (8, 24, Scheme.VOLCANO),

@@ -1,6 +1,6 @@
 """Pages of device plugins: the plugin's own code over simulated GPUs, and made-up counts of calls.
 
-What is offered, and which GPUs are healthy, the plugin works out of what a simulated driver says.
+What is offered, and which GPUs are healthy, the plugin computes from a simulated driver's sample.
 Who was answered and refused, and how long it took, is a function of the seconds since it began.
 """
 
@@ -27,7 +27,7 @@ from vgpu.web.server import WebServer
 JOB = "vgpu-device-plugin"
 
 SECONDS_A_POD = 7
-"""So often a pod comes to a node."""
+"""Interval between two pods that come to a node, in seconds."""
 
 OF_A_POD = {Wait.ALLOCATE: 0.0008, Wait.BIND: 0.021, Wait.PRESTART: 0.016}
 """Seconds that each step takes."""

@@ -3,7 +3,7 @@
     failures(tmp_path, {"a case": {"input_series": inputs(...), "alert_rule_test": [...]}})
 
 A case has the rules that it asks about, and the records that these read, out of the files that
-people load: promtool evaluates what it is given once a simulated minute.
+people load: promtool evaluates its input once a simulated minute.
 """
 
 import json
@@ -51,7 +51,7 @@ def inputs(series: dict[str, str], **labels: str) -> list[dict[str, str]]:
 
 
 OURS = {"namespace": "kube-system", "pod": "vgpu-x7k2p", "container": "exporter"}
-"""What Kubernetes' service discovery says of the exporter itself."""
+"""The labels that Kubernetes' service discovery adds to the exporter's own target."""
 
 
 def renamed(series: dict[str, str]) -> dict[str, str]:
@@ -72,32 +72,32 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def failures(folder: Path, cases: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Each case of which promtool's unit test fails, by its name, with what promtool says."""
+    """Each case of which promtool's unit test fails, by its name, with promtool's output."""
     names = {}
     for number, (name, case) in enumerate(cases.items()):
         file = folder / f"{number}.test.json"  # which YAML includes
         rules = folder / f"{number}.rules.json"
         rules.write_text(json.dumps({"groups": list(only(asked_about(case)))}))
-        told = {
+        unit_test = {
             "rule_files": [rules.name],
             "evaluation_interval": "1m",
             "group_eval_order": ORDER,
             "tests": [{"interval": "1m", **case}],
         }
-        file.write_text(json.dumps(told))
+        file.write_text(json.dumps(unit_test))
         names[str(file)] = name
     done = promtool("test", "rules", *names)
-    verdicts = {file: said.strip() for file, said in VERDICT.findall(done.stdout)}
+    verdicts = {file: verdict.strip() for file, verdict in VERDICT.findall(done.stdout)}
     assert verdicts.keys() == names.keys(), done.stdout
-    failed = {names[file]: said for file, said in verdicts.items() if said != "SUCCESS"}
+    failed = {names[file]: verdict for file, verdict in verdicts.items() if verdict != "SUCCESS"}
     assert bool(failed) == bool(done.returncode), done.stdout
-    return [f"{name}: {said}" for name, said in failed.items()]
+    return [f"{name}: {verdict}" for name, verdict in failed.items()]
 
 
 def passes(folder: Path, case: dict[str, Any]) -> None:
     """Assert that promtool's unit test passes."""
-    told = failures(folder, {"it": case})
-    assert not told, told[0]
+    failed = failures(folder, {"it": case})
+    assert not failed, failed[0]
 
 
 def asked_about(case: dict[str, Any]) -> set[str]:

@@ -151,7 +151,7 @@ def kubeconfig_of(server: str) -> str:
 
 
 class RunningReconciler(Daemon):
-    """`vgpu reconcile run`, a cycle a second, that only tells its plans."""
+    """`vgpu reconcile run`, a cycle a second, that reports its plans only."""
 
     def __init__(self, folder: Path, kubeconfig: str, *flags: str) -> None:
         folder.mkdir(parents=True)
@@ -167,11 +167,11 @@ class RunningReconciler(Daemon):
 
     def target(self) -> str:
         """Where Prometheus finds it."""
-        told = self.wait_until(
+        lines = self.wait_until(
             lambda: [line for line in self.log().splitlines() if 'msg="web server ready"' in line],
             "serves",
         )
-        return told[0].rpartition("http://")[2].split("/")[0].strip('"')
+        return lines[0].rpartition("http://")[2].split("/")[0].strip('"')
 
 
 class SickCluster:

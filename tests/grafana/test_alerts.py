@@ -1,4 +1,4 @@
-"""Each alert fires when it must, not a minute earlier, says where, and stays quiet otherwise."""
+"""Each alert fires when it must, not a minute earlier, names the place, and is quiet otherwise."""
 
 import re
 
@@ -27,7 +27,7 @@ def expected(alert, labels, value):
 
     def fill(text):
         text = LABEL.sub(lambda found: labels[found[1]], text)
-        assert value or not VALUE.search(text), "the case tells no value"
+        assert value or not VALUE.search(text), "the case has no value"
         return VALUE.sub(value, text)
 
     annotations = as_rule(alert, PUBLISHED)["annotations"]
@@ -63,7 +63,7 @@ def numbered(cases):
 
 @pytest.mark.slow
 @no_defects
-def test_each_fires_where_something_is_wrong_and_only_there(tmp_path):
+def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path):
     def tested(case):
         north = inputs(case.sick, cluster="north", job=case.job, instance="node-1")
         return firing(case, north, {**target_labels(case), **case.labels})
@@ -86,7 +86,7 @@ def test_without_honor_labels_they_name_the_container_and_not_the_exporter(tmp_p
 
 @pytest.mark.slow
 @no_defects
-def test_they_stay_quiet(tmp_path):
+def test_no_quiet_case_fires_an_alert(tmp_path):
     def tested(quiet):
         until = minutes(ALERTS[quiet.alert].pending) + 30
         return {
@@ -163,7 +163,7 @@ def test_no_two_rules_have_one_name():
 
 
 @no_defects
-def test_each_says_what_is_wrong_in_a_line_and_what_to_do_first():
+def test_each_alert_has_a_summary_of_one_line_and_a_first_step():
     for alert in ALERTS.values():
         left = LABEL.sub("", VALUE.sub("", alert.summary + alert.description))
         rules = {
@@ -193,10 +193,10 @@ def test_a_wrong_expectation_fails_by_its_name(tmp_path):
     right = firing(case, north, target_labels(case))
     wrong = firing(case, north, {**target_labels(case), "instance": "node-2"})
     unreadable = {"promql_expr_test": [{"expr": "sum(", "eval_time": "0m"}]}
-    told = failures(tmp_path, {"1": right, "2": wrong, "3": right, "4": unreadable})
-    assert [each.partition(":")[0] for each in told] == ["2", "4"]
-    assert "node-2" in told[0]
-    assert "parse error" in told[1]
+    failed = failures(tmp_path, {"1": right, "2": wrong, "3": right, "4": unreadable})
+    assert [each.partition(":")[0] for each in failed] == ["2", "4"]
+    assert "node-2" in failed[0]
+    assert "parse error" in failed[1]
 
 
 HOUR, DAY = 60, 24 * 60

@@ -22,8 +22,8 @@ JOB = "vgpu-reconciler"
 def answer(uid, title, *samples, letter="A"):
     """That a panel's question has just these (labels, value) for an answer after 50 minutes."""
     (expr,) = (target.expr for target in TARGETS[uid, title] if target.letter == letter)
-    told = [{"labels": labels, "value": value} for labels, value in samples]
-    return {"expr": filled(expr, VALUES), "eval_time": "50m", "exp_samples": told}
+    expected = [{"labels": labels, "value": value} for labels, value in samples]
+    return {"expr": filled(expr, VALUES), "eval_time": "50m", "exp_samples": expected}
 
 
 def shows(folder, series, *answers):
@@ -96,15 +96,15 @@ IDLE_AND_BUSY = {
 
 
 @pytest.mark.parametrize("series", [IDLE_AND_BUSY, renamed(IDLE_AND_BUSY)])
-def test_who_has_ended_is_not_idle(tmp_path, series):
+def test_an_ended_container_is_not_idle(tmp_path, series):
     shows(tmp_path, inputs(series, **NODE), answer("vgpu-workload", "Idle", ("{}", 1)))
 
 
-def test_who_is_idle_is_so_whichever_pod_of_the_exporter_measured_it(tmp_path):
+def test_a_container_is_idle_whichever_pod_of_the_exporter_measured_it(tmp_path):
     """Without honor_labels the series before and after differ in that pod's name alone."""
-    told = {**container("busy", "0.5"), **held("busy", "1"), **container("idle", "0")}
+    working = {**container("busy", "0.5"), **held("busy", "1"), **container("idle", "0")}
     quiet = {**container("busy", "0"), **held("busy", "1"), **container("idle", "0")}
-    before, after = (renamed({**each, **held("idle", "1")}) for each in (told, quiet))
+    before, after = (renamed({**each, **held("idle", "1")}) for each in (working, quiet))
     series = [
         {**each, "series": each["series"].replace(',pod="vgpu-x7k2p"', "")}
         for each in two_pods(before, after)
@@ -137,7 +137,7 @@ def test_a_share_of_unknown_size_is_a_share_and_has_a_line(tmp_path):
     )
 
 
-def test_who_has_no_cores_of_its_own_is_no_infinite_part_of_them(tmp_path):
+def test_a_container_without_allocated_cores_has_no_infinite_ratio(tmp_path):
     series = {
         **container("free", "0.5x60"),
         **container("free", "0x60", metric="core_allocated_ratio"),
@@ -162,8 +162,8 @@ def many(count):
 
 def answers_of(uid, title, number, letter="A"):
     """That a panel's question has so many lines."""
-    told = answer(uid, title, ("{}", number), letter=letter)
-    return {**told, "expr": f"count({told['expr']})"}
+    case = answer(uid, title, ("{}", number), letter=letter)
+    return {**case, "expr": f"count({case['expr']})"}
 
 
 def test_a_graph_has_the_largest_of_now_however_many_containers_there_are(tmp_path):
@@ -322,7 +322,7 @@ def test_alerts_and_xids_are_counted_by_name_and_node(tmp_path):
     )
 
 
-def test_without_alerts_and_xids_a_zero_says_so_only_where_somebody_looked(tmp_path):
+def test_without_alerts_and_xids_a_panel_shows_zero_only_where_they_are_watched(tmp_path):
     watched = {'vgpu_gpu_xid_watched{uuid="GPU-0"}': "1x60"}
     rules = {"series": 'cluster:vgpu_gpus:sum{cluster="north"}', "values": "8x60"}
     looked = [

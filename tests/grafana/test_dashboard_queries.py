@@ -102,7 +102,7 @@ def looking_back(server, seconds):
 
 @each_dashboard
 def test_each_question_has_an_answer(server, uid):
-    """None is rightly empty here: even where nothing is wrong, that is told by a number."""
+    """None is rightly empty here: even where nothing is wrong, a number shows that."""
     asked = {name: filled(target.expr, VALUES) for name, target in TARGETS[uid].items()}
     first_answers(server, asked)
 
@@ -167,11 +167,11 @@ def test_each_variable_has_values_to_choose(server, uid):
             # as Grafana writes what `query_result` brings, for the variable's regular expression
             pattern = re.compile(variable["regex"].strip("/").replace("(?<", "(?P<"))
             series = server.wait_for(QUERY_RESULT.fullmatch(text)[1])
-            told = [
+            texts = [
                 "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} 1"
                 for labels, _ in series
             ]
-            values = [(pattern.search(each) or [None, None])[1] for each in told]
+            values = [(pattern.search(each) or [None, None])[1] for each in texts]
             if len(set(values)) != len(values):
                 yield f"${name}: the same twice: {set(values)}"
             if {pod.get(name) for pod in (EXPORTERS_POD, SUCCESSOR)} & set(values):
@@ -183,7 +183,7 @@ def test_each_variable_has_values_to_choose(server, uid):
 WORKLOADS = "vgpu-workload: Shares, limits and use"
 
 
-def given(server, **values):
+def shown_shares(server, **values):
     """(namespace, pod, scheme) of every share that can be shown."""
     (target, *_) = PANELS[WORKLOADS].targets
     return {
@@ -192,7 +192,7 @@ def given(server, **values):
     }
 
 
-def test_who_chooses_sees_just_that(server):
+def test_a_chosen_value_shows_only_its_own_shares(server):
     """Several are chosen as Grafana writes it."""
     choices = {
         "namespace": ["research", "(research|teaching)"],
@@ -201,10 +201,10 @@ def test_who_chooses_sees_just_that(server):
     }
 
     def others():
-        everybody = given(server)
+        everybody = shown_shares(server)
         for place, (variable, chosen) in enumerate(choices.items()):
             for value in chosen:
-                found = given(server, **{variable: value})
+                found = shown_shares(server, **{variable: value})
                 wanted = {who for who in everybody if re.fullmatch(value, who[place])}
                 if found != wanted or not set() < found < everybody:
                     yield f"{variable}={value}: {sorted(found ^ wanted) or found}"
@@ -283,7 +283,7 @@ def test_a_dashboard_of_nothing_can_be_drawn(cluster):
         ("watt", 1150, "1.15 kW"),
     ],
 )
-def test_numbers_are_told_in_their_units(unit, value, words):
+def test_numbers_are_shown_in_their_units(unit, value, words):
     assert UNITS[unit](value) == words
 
 

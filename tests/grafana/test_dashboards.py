@@ -140,7 +140,7 @@ def test_the_data_source_is_the_first_choice(uid):
 
 @each_dashboard
 @no_defects
-def test_a_panel_says_what_it_is_and_what_it_means_when_it_is_empty(uid):
+def test_a_panel_describes_its_content_and_what_an_empty_panel_means(uid):
     for name, panel in PANELS[uid].items():
         about, *empty = panel.raw["description"].split("\n\nEmpty: ")
         if not about.endswith("."):
@@ -179,7 +179,7 @@ def test_every_number_has_a_unit(uid):
 
 @each_dashboard
 @no_defects
-def test_what_is_not_known_is_never_shown_as_the_last_that_was(uid):
+def test_an_unknown_value_is_never_shown_as_the_last_known_one(uid):
     """Only lines look back; and where they have nothing they have a gap."""
     for name, panel in PANELS[uid].items():
         if panel.kind == "timeseries":
@@ -197,13 +197,13 @@ def test_what_is_not_known_is_never_shown_as_the_last_that_was(uid):
 
 @each_dashboard
 @no_defects
-def test_what_is_not_known_is_grey(uid):
+def test_an_unknown_value_is_grey(uid):
     for name, panel in PANELS[uid].items():
         *_, last = defaults(panel)["mappings"]
         options, result = last["options"], last["options"].get("result", {})
-        told = (last["type"], options.get("match"), result.get("text"), result.get("color"))
-        if told != ("special", "null+nan", UNKNOWN, "#808080"):
-            yield f"{name}: {told}"
+        mapping = (last["type"], options.get("match"), result.get("text"), result.get("color"))
+        if mapping != ("special", "null+nan", UNKNOWN, "#808080"):
+            yield f"{name}: {mapping}"
 
 
 @each_dashboard
@@ -237,10 +237,10 @@ def test_every_variable_that_is_asked_for_can_be_chosen(uid):
 @no_defects
 def test_metrics_and_their_labels_are_those_of_our_tables(uid):
     for where, target in TARGETS[uid].items():
-        told = NAME.findall(target.expr)
-        if not told and "up{" not in target.expr:
+        names = NAME.findall(target.expr)
+        if not names and "up{" not in target.expr:
             yield f"{where}: nothing of ours in {target.expr}"
-        for name, matchers in told:
+        for name, matchers in names:
             if name not in RECORDED and name not in LABELS:
                 yield f"{where}: there is no {name}"
             level = name.partition(":")[0].split("_") if name in RECORDED else ()

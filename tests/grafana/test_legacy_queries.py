@@ -64,7 +64,7 @@ def test_replacements_are_metrics_of_ours():
 
 
 @each_set
-def test_each_query_says_what_it_tells(name):
+def test_each_query_has_a_comment(name):
     assert [query for query in QUERIES[name] if not query.startswith("# ")] == []
 
 

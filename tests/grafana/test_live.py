@@ -34,16 +34,16 @@ EMPTY = {
     "VgpuTokensAbsent": "there are targets",
     "VgpuTokensRestarted": "nobody starts it again",
     "VgpuReconcilerStalled": "it would take half an hour",
-    "VgpuReconcileActionsFailing": "these reconcilers only tell",
+    "VgpuReconcileActionsFailing": "these reconcilers report only",
 }
 """Alerts whose expression has rightly no answer here; promtool's tests make them fire."""
 
 ABSENT = {
     "vgpu_gpu_retired_pages_pending": "GPUs of today remap rows",
-    "vgpu_reconcile_actions_total": "these reconcilers only tell",
+    "vgpu_reconcile_actions_total": "these reconcilers report only",
     "vgpu_container_resource_claim_info": "no simulated container has a ResourceClaim",
 }
-"""Metrics in expressions that nobody tells here."""
+"""Metrics in expressions that nothing exports here."""
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +72,14 @@ def test_what_is_not_wrong_is_not_found(prometheus):
             yield f"{name}, although {why}: {found}"
 
 
-def test_each_metric_of_an_expression_is_told(prometheus):
+def test_each_metric_of_an_expression_is_exported(prometheus):
     texts = " ".join(alert.expr for alert in ALERTS.values())
     metrics = set(re.findall(r"(?<![\w:])vgpu_\w+", texts)) - ABSENT.keys()
     first_answers(prometheus, {metric: metric for metric in metrics})
 
 
 @no_defects
-def test_a_metric_that_nobody_tells_is_not_told(prometheus):
+def test_metrics_that_are_listed_as_absent_are_not_exported(prometheus):
     for metric, why in ABSENT.items():
         if found := prometheus.query(metric):
             yield f"{metric}, although {why}: {found}"

@@ -236,8 +236,8 @@ def test_a_missing_gpu_is_known_as_soon_as_its_node_is(tmp_path):
     """Before the first full minute, which is the first to be remembered."""
     series = {"vgpu_gpus": "_ 7x9", "vgpu_gpus_expected": "_ 8x9"}
     one = {"expr": MISSING, "exp_samples": [{"labels": "{}", "value": 1}]}
-    told = [{**one, "eval_time": at} for at in ("45s", "1m")]
-    passes(tmp_path, {"interval": "30s", "input_series": inputs(series), "promql_expr_test": told})
+    tests = [{**one, "eval_time": at} for at in ("45s", "1m")]
+    passes(tmp_path, {"interval": "30s", "input_series": inputs(series), "promql_expr_test": tests})
 
 
 SUCCESS = "cluster:vgpu_plugin_admission_success:ratio_rate1h"
@@ -292,5 +292,5 @@ def test_a_name_is_level_metric_operation():
 
 
 @no_defects
-def test_each_record_says_what_it_is():
+def test_each_record_has_a_description():
     return [record.name for record in RECORDS if not record.about]

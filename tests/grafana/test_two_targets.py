@@ -99,7 +99,7 @@ def evaluated_since(server, since):
 
 @pytest.fixture(scope="module")
 def ask(server):
-    """Asks all questions about one moment; one that fails says why."""
+    """Asks all questions about one moment; the error of one that fails is shown."""
     ((_, now),) = server.query("vector(time())")
 
     @cache

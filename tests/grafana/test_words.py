@@ -195,8 +195,8 @@ def test_commands_and_flags_of_a_runbook_are_there():
         for span in CODE.findall(page.read_text()):
             words = span.split()
             if words[0] == "vgpu" or words[0].startswith("--"):
-                given = {word.partition("=")[0] for word in words if word.startswith("--")}
-                for flag in given - FLAGS:
+                used = {word.partition("=")[0] for word in words if word.startswith("--")}
+                for flag in used - FLAGS:
                     yield f"{page.stem}: no command has {flag}: {span}"
             command = cli
             for word in words[1:] if words[0] == "vgpu" else ():
@@ -248,12 +248,12 @@ def generated(*flags):
     return CliRunner().invoke(generate.main, flags)
 
 
-def test_the_generated_files_are_what_the_tables_say():
+def test_the_generated_files_match_the_tables():
     checked = generated("--check")
     assert checked.exit_code == 0, checked.output
 
 
-def test_a_file_that_is_missing_or_was_changed_is_told_and_written_anew(tmp_path, monkeypatch):
+def test_a_missing_or_changed_file_is_reported_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     for name in generate.FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -262,8 +262,8 @@ def test_a_file_that_is_missing_or_was_changed_is_told_and_written_anew(tmp_path
     assert generated("--check").exit_code == 0
     with (tmp_path / "grafana/rules/vgpu-alerts.yaml").open("a") as file:
         file.write("# by hand")
-    told = generated("--check")
-    assert told.exit_code == 1
+    result = generated("--check")
+    assert result.exit_code == 1
     assert (
-        told.stderr == "grafana/rules/vgpu-alerts.yaml differs from the tables: run `make docs`\n"
+        result.stderr == "grafana/rules/vgpu-alerts.yaml differs from the tables: run `make docs`\n"
     )

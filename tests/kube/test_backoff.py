@@ -13,7 +13,7 @@ def test_a_pause_is_between_nothing_and_twice_the_last_ones_longest(failures, ji
     assert backoff_seconds(failures, 1.0) >= backoff_seconds(max(1, failures - 1), 1.0)
 
 
-def test_an_item_waits_longer_each_time_and_starts_anew_when_it_went_well():
+def test_an_item_waits_longer_after_each_failure_and_starts_over_after_a_success():
     backoff = ItemBackoff(lambda: 1.0)
     waits = [backoff.add("a", 100.0, "1") - 100 for _ in range(9)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -28,6 +28,6 @@ def test_an_item_waits_longer_each_time_and_starts_anew_when_it_went_well():
     assert len(backoff) == 0
 
 
-def test_its_bounds_are_its_makers():
+def test_the_bounds_of_a_backoff_are_those_of_its_constructor():
     backoff = ItemBackoff(lambda: 0.5, first=0.01, longest=0.05)
     assert [backoff.add("a", 0.0) for _ in range(5)] == [0.005, 0.01, 0.02, 0.025, 0.025]

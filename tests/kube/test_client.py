@@ -122,8 +122,8 @@ def test_share_pods_are_pods_and_none_where_kubeshare_is_not_installed():
 
 
 def test_configmaps_are_none_if_there_is_none():
-    told = answer({"metadata": {"name": "a"}, "data": {"k": "v"}})
-    with serving(told, status(404, "NotFound"), status(403, "Forbidden")) as (cluster, _):
+    config_map = answer({"metadata": {"name": "a"}, "data": {"k": "v"}})
+    with serving(config_map, status(404, "NotFound"), status(403, "Forbidden")) as (cluster, _):
         assert cluster.config_map("ns", "a") == {"k": "v"}
         assert cluster.config_map("ns", "a") is None
         with pytest.raises(ClusterError):
@@ -178,7 +178,7 @@ def test_a_busy_server_is_asked_again_after_the_time_that_it_names(waits):
     assert waits == [7]
 
 
-def test_nobody_waits_for_an_hour_because_a_server_says_so(waits):
+def test_a_retry_after_of_an_hour_is_limited(waits):
     with serving(answer(b"{}", 503, Retry_After="3600"), page("a")) as (cluster, _):
         assert names(cluster.pods()) == ["a"]
     assert waits == [MOST_WAIT_SECONDS]
@@ -216,7 +216,7 @@ def test_a_write_whose_answer_breaks_off_is_not_tried_again():
     assert len(server.requests) == 1
 
 
-def test_a_dry_run_says_so_to_the_server():
+def test_a_dry_run_is_requested_from_the_server():
     with serving(answer({"metadata": {"name": "n"}})) as (cluster, server):
         assert cluster.patch_node_status("n", [], dry_run=True).name == "n"
     assert server.requests[0][2] == {"dryRun": ["All"]}
@@ -294,7 +294,7 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
         ),
     ],
 )
-def test_a_change_of_somebody_elses_object_names_the_very_state_that_it_was_made_for(
+def test_a_patch_of_another_owners_object_names_the_version_that_it_was_made_for(
     write, request_, body
 ):
     with serving(answer(NAMED), answer(NAMED)) as (cluster, server):
@@ -361,7 +361,7 @@ def test_an_object_of_ours_is_created_or_just_the_state_that_was_read_replaced(
     assert (json.loads(sent), query) == (body, {})
 
 
-def test_the_new_version_of_what_was_written_is_told():
+def test_the_new_version_of_a_written_object_is_returned():
     read = {"metadata": NAMED["metadata"], "data": {"k": "v"}}
     lease = {
         "metadata": NAMED["metadata"],
@@ -371,15 +371,15 @@ def test_the_new_version_of_what_was_written_is_told():
             "renewTime": None,
         },
     }
-    told = answer(read), answer(read), answer(lease), status(404, "NotFound")
-    with serving(*told) as (cluster, _):
+    answers = answer(read), answer(read), answer(lease), status(404, "NotFound")
+    with serving(*answers) as (cluster, _):
         assert cluster.write_config_map("ns", "c", {"k": "v"}, "7") == "8"
         assert cluster.versioned_config_map("ns", "c") == ({"k": "v"}, "8")
         assert cluster.lease("ns", "n") == Lease("ns", "n", "8", "me", 0, 1735689600.25)
         assert cluster.lease("ns", "n") is None
 
 
-def test_an_event_is_said_once_and_then_counted():
+def test_an_event_is_created_once_and_then_counted():
     exists = status(409, "AlreadyExists")
     counted = answer({**NAMED, "count": 4})
     with serving(answer(NAMED), exists, counted, answer(NAMED)) as (cluster, server):
@@ -506,10 +506,10 @@ def test_requests_of_many_threads_are_all_counted():
 
 
 def test_a_list_to_be_followed_is_watched_from_its_first_page():
-    """Where the token expired, later pages are of a later time: what was missed is told again."""
+    """Where the token expired, later pages are of a later time; watch events fill the gap."""
     expired = status(410, "Expired", "too old", **{"continue": "2"})
-    told = page("a", token="1", version="7"), expired, page("b", version="9")
-    with serving(*told) as (cluster, _):
+    pages = page("a", token="1", version="7"), expired, page("b", version="9")
+    with serving(*pages) as (cluster, _):
         pods, version = list_watch.pods(cluster).list()
     assert [pod.ref.name for pod in pods] == ["a", "b"]
     assert version == "7"
@@ -525,7 +525,7 @@ def test_a_list_to_be_followed_is_watched_from_its_first_page():
         (status(500, "InternalError"), Reason.UNREADABLE, False),
     ],
 )
-def test_a_refused_watch_is_told_as_a_source_tells_it(refusal, reason, expired):
+def test_a_refused_watch_is_a_source_error(refusal, reason, expired):
     with serving(refusal) as (cluster, _):
         with pytest.raises(SourceError) as info:
             list(list_watch.nodes(cluster).watch("1"))
@@ -639,11 +639,11 @@ def watch(*lines):
 
 
 def test_a_watch_gives_events_and_bookmarks_until_the_server_ends_it():
-    told = watch(
+    events_of_server = watch(
         line("ADDED", {"kind": "Pod", **pod("a")}),
         line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "9"}}),
     )
-    with serving(told) as (cluster, server):
+    with serving(events_of_server) as (cluster, server):
         events = list(cluster.watch(PODS, "7", field_selector="spec.nodeName=n"))
     assert [event.type for event in events] == [EventType.ADDED, EventType.BOOKMARK]
     assert events[1].resource_version == "9"
@@ -651,14 +651,14 @@ def test_a_watch_gives_events_and_bookmarks_until_the_server_ends_it():
     assert (query["resourceVersion"], query["allowWatchBookmarks"]) == (["7"], ["true"])
 
 
-def test_an_event_is_told_as_soon_as_it_is_there():
+def test_an_event_is_returned_as_soon_as_it_arrives():
     """In chunks, as the API server sends it, and as a proxy does that has put them together."""
-    told = line("ADDED", {"kind": "Pod", **pod("a")})
-    half = len(told) // 2
-    parts = [told[:half], told[half:] + told]
+    event_line = line("ADDED", {"kind": "Pod", **pod("a")})
+    half = len(event_line) // 2
+    parts = [event_line[:half], event_line[half:] + event_line]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
     in_chunks = answer(chunks + b"0\r\n\r\n", Content_Length=None, Transfer_Encoding="chunked")
-    unfinished = answer(told * 2, Content_Length="9999")  # and the connection stays open
+    unfinished = answer(event_line * 2, Content_Length="9999")  # and the connection stays open
     for each in (in_chunks, unfinished):
         with serving(each) as (cluster, _):
             events = cluster.watch(PODS, "1")
@@ -681,16 +681,16 @@ def test_only_lines_that_come_close_together_gather(gather, apart, slept, monkey
     sleeps, seconds = [], itertools.count(step=apart)
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(seconds), sleep=sleeps.append)
     monkeypatch.setattr("vgpu.apiserver.connection.time", clock)
-    told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
-    with serving(told, **gather) as (cluster, _):
+    one_event = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
+    with serving(one_event, **gather) as (cluster, _):
         assert len(list(cluster.watch(PODS, "1"))) == 1
     assert set(sleeps) == slept
 
 
 def test_one_node_is_followed_by_its_name_from_the_servers_memory():
-    told = {"kind": "Node", "metadata": {"name": "n", "resourceVersion": "8"}}
-    listed = answer({"metadata": {"resourceVersion": "7"}, "items": [told]})
-    with serving(listed, watch(line("MODIFIED", told))) as (cluster, server):
+    node_document = {"kind": "Node", "metadata": {"name": "n", "resourceVersion": "8"}}
+    listed = answer({"metadata": {"resourceVersion": "7"}, "items": [node_document]})
+    with serving(listed, watch(line("MODIFIED", node_document))) as (cluster, server):
         followed_ = list_watch.node(cluster, "n")
         (node,), version = followed_.list()
         (event,) = followed_.watch(version)
@@ -705,10 +705,10 @@ def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer
     """A connection that is half open would hang for ever."""
     monkeypatch.setattr("vgpu.apiserver.reader.WATCH_SECONDS", (1, 1))
     monkeypatch.setattr("vgpu.apiserver.connection.STREAM_GRACE_SECONDS", 0.05)
-    told = line("ADDED", {"kind": "Pod", **pod("a")})
+    event_line = line("ADDED", {"kind": "Pod", **pod("a")})
     # Then the server breaks off, which is another end.
     monkeypatch.setattr(Handler, "timeout", WAIT_SECONDS)
-    hangs = answer(told, Content_Length="9999")
+    hangs = answer(event_line, Content_Length="9999")
     with serving(hangs) as (cluster, server):
         events = cluster.watch(PODS, "1")
         assert next(events).object.ref.name == "a"
@@ -734,7 +734,7 @@ def test_a_line_without_end_is_malformed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "path", "told"),
+    ("kind", "path", "document"),
     [
         (PODS, "/api/v1/pods", {"kind": "Pod", **pod("a")}),
         (
@@ -752,9 +752,9 @@ def test_a_line_without_end_is_malformed(monkeypatch):
         ),
     ],
 )
-def test_each_kind_is_watched_where_it_is_and_takes_no_other(kind, path, told):
+def test_each_kind_is_watched_where_it_is_and_takes_no_other(kind, path, document):
     other = {"kind": "Secret", "metadata": {"name": "s"}}
-    with serving(watch(line("ADDED", told), line("ADDED", other))) as (cluster, server):
+    with serving(watch(line("ADDED", document), line("ADDED", other))) as (cluster, server):
         events = cluster.watch(kind, "7", label_selector="a=b")
         assert next(events).object is not None
         with pytest.raises(SourceError, match="Secret"):
@@ -780,10 +780,10 @@ def test_a_watch_that_is_too_old_is_an_error_in_the_stream_or_before_it():
     ],
 )
 def test_a_watch_that_breaks_off_is_unreachable(broken):
-    told = line("ADDED", {"kind": "Pod", **pod("a")})
+    event_line = line("ADDED", {"kind": "Pod", **pod("a")})
     if "Transfer_Encoding" in broken:
-        told = b"%x\r\n%s\r\n" % (len(told), told)
-    with serving(answer(told, Connection="close", **broken)) as (cluster, _):
+        event_line = b"%x\r\n%s\r\n" % (len(event_line), event_line)
+    with serving(answer(event_line, Connection="close", **broken)) as (cluster, _):
         events = cluster.watch(PODS, "1")
         assert next(events).object.ref.name == "a"
         with pytest.raises(ClusterError) as info:
@@ -825,11 +825,11 @@ def no_cluster(monkeypatch, tmp_path):
 def test_a_kubeconfig_is_found_by_flag_then_environment_then_home(no_cluster, monkeypatch):
     (no_cluster / ".kube").mkdir()
     (no_cluster / ".kube" / "config").write_text(KUBECONFIG.replace("one", "home"))
-    named, told = no_cluster / "named", no_cluster / "told"
+    named, from_environment = no_cluster / "named", no_cluster / "from_environment"
     named.write_text(KUBECONFIG)
-    told.write_text(KUBECONFIG.replace("one", "environment"))
+    from_environment.write_text(KUBECONFIG.replace("one", "environment"))
     assert ApiClient.connect().server == "https://home:6443"
-    monkeypatch.setenv("KUBECONFIG", str(told))
+    monkeypatch.setenv("KUBECONFIG", str(from_environment))
     assert ApiClient.connect().server == "https://environment:6443"
     assert ApiClient.connect(str(named)).server == "https://one:6443"
     assert ApiClient.connect(str(named), "other").server == "https://two:6443"
@@ -861,12 +861,12 @@ def test_a_kubeconfig_that_cannot_be_used_is_an_error_that_names_it(no_cluster, 
 def test_where_no_cluster_is_configured_the_message_is_what_to_do_and_no_class_of_ours(no_cluster):
     with pytest.raises(ClusterError) as info:
         ApiClient.connect()
-    said = "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
-    assert str(info.value).startswith(said)
+    message = "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
+    assert str(info.value).startswith(message)
     assert str(info.value).endswith("this is not a pod: KUBERNETES_SERVICE_HOST is not set)")
 
 
-def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch):
+def test_a_missing_kubeconfig_is_an_error_that_names_the_file(no_cluster, monkeypatch):
     with pytest.raises(ClusterError, match="/none: no such file"):
         ApiClient.connect("/none")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
@@ -939,7 +939,7 @@ def test_a_program_with_many_threads_keeps_as_many_connections(tmp_path):
         ("ca.crt", ""),
     ],
 )
-def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
+def test_an_incomplete_service_account_is_no_configuration(no_cluster, monkeypatch, file, content):
     for name, text in account(no_cluster).items():
         monkeypatch.setenv(name, text)
     (no_cluster / file).unlink()

@@ -134,7 +134,7 @@ def test_lines_are_whole_however_they_are_sent(lines, size, is_packed):
 
 
 class Sent:
-    """A response whose chunks come as they are given."""
+    """A response that arrives in these chunks."""
 
     chunked = True
 

@@ -101,7 +101,7 @@ def test_the_token_of_a_plugin_counts(kubeconfig, plugin):
     assert used.credentials() == {"authorization": "Bearer t"}
 
 
-def test_a_person_at_a_terminal_has_minutes():
+def test_at_a_terminal_a_plugin_has_minutes():
     """At a browser login; the program may ask on the terminal, and prints there."""
     ours, theirs = pty.openpty()
     try:
@@ -125,7 +125,7 @@ def test_a_person_at_a_terminal_has_minutes():
     assert shown.startswith("300.0\n('/dev/pts/")
 
 
-def test_alone_a_plugin_has_no_input_and_less_time(monkeypatch):
+def test_without_a_terminal_a_plugin_has_no_input_and_less_time(monkeypatch):
     monkeypatch.setattr(kubeconfig_module, "is_attended", lambda: False)
     process = CredentialPlugin(["cat"], stdin=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate() == ("", "")

@@ -77,7 +77,7 @@ def refusal(decode, content):
 
 
 def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
-    told = {
+    document = {
         "kind": "Pod",
         "metadata": metadata(
             resourceVersion="17",
@@ -149,7 +149,7 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
             "ephemeralContainerStatuses": [{"name": "debug", "containerID": "cri-o://def"}],
         },
     }
-    assert PODS.one(text(told)) == Pod(
+    assert PODS.one(text(document)) == Pod(
         ref=PodRef("uid-web", "team", "web"),
         resource_version="17",
         node="node1",
@@ -191,12 +191,12 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
     )
 
 
-def test_why_a_pod_is_not_bound_is_told_in_the_schedulers_words():
+def test_the_reason_that_a_pod_is_not_bound_is_the_schedulers_message():
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    said = "0/3 nodes are available: 3 Insufficient volcano.sh/vgpu-number."
-    with_words = pod(status={"conditions": [condition | {"message": said}]})
+    message = "0/3 nodes are available: 3 Insufficient volcano.sh/vgpu-number."
+    with_words = pod(status={"conditions": [condition | {"message": message}]})
     without = pod(status={"conditions": [condition]})
-    assert PODS.one(text(with_words)).unschedulable == said
+    assert PODS.one(text(with_words)).unschedulable == message
     assert PODS.one(text(without)).unschedulable == "Unschedulable"
 
 
@@ -213,29 +213,29 @@ def test_null_stands_for_nothing():
 
 
 def test_a_static_pods_uid_is_the_kubelets():
-    told = pod(meta={"annotations": {"kubernetes.io/config.mirror": "f" * 32}})
-    assert PODS.one(text(told)).kubelet_uid == "f" * 32
+    document = pod(meta={"annotations": {"kubernetes.io/config.mirror": "f" * 32}})
+    assert PODS.one(text(document)).kubelet_uid == "f" * 32
 
 
 def test_a_request_counts_where_there_is_no_limit():
     asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"cpu": "1"}}
-    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    assert PODS.one(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 3}
+    document = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    assert PODS.one(text(document)).containers[0].limits == {"aliyun.com/gpu-mem": 3}
 
 
 def test_a_limit_comes_before_a_request():
     asks = {"requests": {"aliyun.com/gpu-mem": "3"}, "limits": {"aliyun.com/gpu-mem": "4"}}
-    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    assert PODS.one(text(told)).containers[0].limits == {"aliyun.com/gpu-mem": 4}
+    document = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    assert PODS.one(text(document)).containers[0].limits == {"aliyun.com/gpu-mem": 4}
 
 
 def test_a_quantity_that_is_no_whole_number_is_kept_as_its_text():
     asks = {"limits": {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": 0.5}}
-    told = pod(spec={"containers": [{"name": "main", "resources": asks}]})
-    container = PODS.one(text(told)).containers[0]
+    document = pod(spec={"containers": [{"name": "main", "resources": asks}]})
+    container = PODS.one(text(document)).containers[0]
     assert container.limits == {}
     assert container.broken == {"aliyun.com/gpu-mem": "1500m", "tencent.com/vcuda-core": "0.5"}
-    assert PODS.page(pod_list(told)).objects
+    assert PODS.page(pod_list(document)).objects
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def test_a_quantity_that_is_no_whole_number_is_kept_as_its_text():
     ],
 )
 def test_of_a_containers_environment_what_a_scheme_reads_is_kept(env, kept):
-    told = {
+    document = {
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
         "spec": {"containers": [{"name": "c", "env": env}]},
     }
-    (container,) = PODS.one(json.dumps(told).encode()).containers
+    (container,) = PODS.one(json.dumps(document).encode()).containers
     assert container.env == kept
 
 
@@ -327,14 +327,16 @@ def test_the_pod_whose_fault_it_is_is_named():
 
 
 def test_a_sharepod_comes_in_the_shape_of_a_pod():
-    told = pod(meta={"annotations": {"kubeshare/GPUID": "zxcvb", BOUND_DEVICE: "forged"}}, spec={})
-    told["status"] = {
+    document = pod(
+        meta={"annotations": {"kubeshare/GPUID": "zxcvb", BOUND_DEVICE: "forged"}}, spec={}
+    )
+    document["status"] = {
         "PodStatus": {"phase": "Running", "containerStatuses": [{"name": "main"}]},
         "PodObjectMeta": {"uid": "uid-of-the-pod", "creationTimestamp": None},
         "BoundDeviceID": "GPU-1",
         "PodManagerPort": 50052,
     }
-    share_pod = SHARE_PODS.one(text(told))
+    share_pod = SHARE_PODS.one(text(document))
     assert share_pod.annotations == {
         "kubeshare/GPUID": "zxcvb",
         SHARE_POD: "uid-of-the-pod",
@@ -343,18 +345,18 @@ def test_a_sharepod_comes_in_the_shape_of_a_pod():
     }
     assert share_pod.ref.uid == "uid-web"
     assert share_pod.phase == "Running"
-    assert SHARE_PODS.page(pod_list(told)).objects == (share_pod,)
+    assert SHARE_PODS.page(pod_list(document)).objects == (share_pod,)
 
 
 def test_a_sharepod_without_status_is_not_bound():
-    told = pod(spec={}, status={"PodStatus": None, "PodObjectMeta": None, "BoundDeviceID": ""})
-    assert SHARE_PODS.one(text(told)).annotations == {SHARE_POD: ""}
+    document = pod(spec={}, status={"PodStatus": None, "PodObjectMeta": None, "BoundDeviceID": ""})
+    assert SHARE_PODS.one(text(document)).annotations == {SHARE_POD: ""}
 
 
 def test_nobody_writes_a_sharepods_status_into_a_pods_annotations():
     forged = {SHARE_POD: "x", BOUND_DEVICE: "GPU-1", MANAGER_PORT: "1", "vgpu.dev/reconcile": "no"}
-    told = pod(meta={"annotations": forged})
-    assert PODS.one(text(told)).annotations == {"vgpu.dev/reconcile": "no"}
+    document = pod(meta={"annotations": forged})
+    assert PODS.one(text(document)).annotations == {"vgpu.dev/reconcile": "no"}
 
 
 # ---------------------------------------------------------------- nodes
@@ -365,7 +367,7 @@ def node(name="node1", **parts):
 
 
 def test_everything_that_the_product_needs_of_a_node_is_kept():
-    told = node(
+    document = node(
         metadata={
             "name": "node1",
             "uid": "u1",
@@ -384,7 +386,7 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     )
-    assert NODES.one(text(told)) == Node(
+    assert NODES.one(text(document)) == Node(
         name="node1",
         resource_version="4",
         annotations={"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
@@ -396,29 +398,33 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
         unschedulable=True,
         uid="u1",
     )
-    page = text({"items": [told], "metadata": {"continue": "more", "resourceVersion": "7"}})
-    assert NODES.page(page) == ObjectPage((NODES.one(text(told)),), "more", "7", 1)
+    page = text({"items": [document], "metadata": {"continue": "more", "resourceVersion": "7"}})
+    assert NODES.page(page) == ObjectPage((NODES.one(text(document)),), "more", "7", 1)
 
 
-def test_a_node_that_says_nothing_is_not_ready():
+def test_a_node_without_a_status_is_not_ready():
     assert NODES.one(text(node())) == Node("node1")
 
 
 def test_half_a_unit_on_a_node_is_refused_by_name():
-    told = node(status={"allocatable": {"tencent.com/vcuda-core": "500m"}})
-    assert "node1: tencent.com/vcuda-core" in refusal(NODES.one, text(told))
+    document = node(status={"allocatable": {"tencent.com/vcuda-core": "500m"}})
+    assert "node1: tencent.com/vcuda-core" in refusal(NODES.one, text(document))
 
 
-def test_a_capacity_is_told_as_it_is_written():
-    told = node(status={"capacity": {"cpu": "8", "example.com/fpga": "2k", "pods": 110}})
-    assert NODE_CAPACITIES.one(text(told)) == {"cpu": "8", "example.com/fpga": "2k", "pods": "110"}
+def test_a_capacity_is_returned_as_it_is_written():
+    document = node(status={"capacity": {"cpu": "8", "example.com/fpga": "2k", "pods": 110}})
+    assert NODE_CAPACITIES.one(text(document)) == {
+        "cpu": "8",
+        "example.com/fpga": "2k",
+        "pods": "110",
+    }
     assert NODE_CAPACITIES.one(text(node())) == {}
 
 
 def test_the_data_of_a_configmap_may_be_missing():
-    told = {"metadata": {"name": "a"}}
-    assert CONFIG_MAPS.one(text({**told, "data": {"gpus": "0,1"}})) == ({"gpus": "0,1"}, "")
-    assert CONFIG_MAPS.one(text(told)) == ({}, "")
+    document = {"metadata": {"name": "a"}}
+    assert CONFIG_MAPS.one(text({**document, "data": {"gpus": "0,1"}})) == ({"gpus": "0,1"}, "")
+    assert CONFIG_MAPS.one(text(document)) == ({}, "")
 
 
 # ---------------------------------------------------------------- events
@@ -431,21 +437,21 @@ def event(kind, about):
 every_watch = pytest.mark.parametrize("decode", [PODS.event, NODES.event, SHARE_PODS.event])
 
 
-def test_a_watch_tells_what_became_of_pods_and_nodes():
-    told = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
-    assert PODS.event(event("MODIFIED", told)) == WatchEvent(
-        EventType.MODIFIED, "5", PODS.one(text(told))
+def test_a_watch_event_has_the_changed_object():
+    document = {"kind": "Pod", **pod(meta={"resourceVersion": "5"})}
+    assert PODS.event(event("MODIFIED", document)) == WatchEvent(
+        EventType.MODIFIED, "5", PODS.one(text(document))
     )
-    told = {"kind": "Node", **node()}
-    assert NODES.event(event("DELETED", told)).object == Node("node1")
+    document = {"kind": "Node", **node()}
+    assert NODES.event(event("DELETED", document)).object == Node("node1")
     share_pod = {"kind": "SharePod", **pod(spec={})}
     assert SHARE_PODS.event(event("ADDED", share_pod)).object == SHARE_PODS.one(text(share_pod))
 
 
-def test_a_pod_that_has_ceased_to_share_is_told_too():
-    told = PODS.event(event("MODIFIED", {"kind": "Pod", **plain()}))
-    assert told.object is not None
-    assert not shares_gpus(told.object)
+def test_a_pod_that_no_longer_shares_has_an_event_too():
+    change = PODS.event(event("MODIFIED", {"kind": "Pod", **plain()}))
+    assert change.object is not None
+    assert not shares_gpus(change.object)
 
 
 @every_watch
@@ -483,14 +489,14 @@ def test_an_event_of_another_kind_is_malformed(decode):
 
 
 @every_watch
-def test_a_bookmark_and_an_error_are_told_by_their_type_alone(decode):
+def test_a_bookmark_and_an_error_are_recognised_by_their_type_alone(decode):
     """Whatever object they carry."""
-    told = pod(meta={"resourceVersion": "9"})
+    document = pod(meta={"resourceVersion": "9"})
     for kind in ("Pod", "Node", "SharePod"):
-        assert decode(event("BOOKMARK", {"kind": kind, **told})) == WatchEvent(
+        assert decode(event("BOOKMARK", {"kind": kind, **document})) == WatchEvent(
             EventType.BOOKMARK, "9"
         )
-        assert decode(event("ERROR", {"kind": kind, **told})).error == ApiError()
+        assert decode(event("ERROR", {"kind": kind, **document})).error == ApiError()
 
 
 def test_an_event_that_cannot_be_read_names_its_object():
@@ -535,27 +541,31 @@ def written(manager, time, subresource="status"):
         ),
     ],
 )
-def test_when_a_status_was_written_is_what_the_managed_fields_tell(fields, at):
+def test_the_time_of_a_status_comes_from_the_managed_fields(fields, at):
     new_year = 1735689600.0
     for phase in ("Pending", "Failed"):
-        told = pod(meta={"managedFields": fields}, status={"phase": phase})
-        assert PODS.one(text(told)).status_at == (None if at is None else new_year + at)
+        document = pod(meta={"managedFields": fields}, status={"phase": phase})
+        assert PODS.one(text(document)).status_at == (None if at is None else new_year + at)
     running = pod(meta={"managedFields": fields}, status={"phase": "Running"})
     assert PODS.one(text(running)).status_at is None
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Running"])
-def test_managed_fields_that_cannot_be_read_tell_nothing(phase):
-    told = PODS.one(text(pod(meta={"managedFields": [{"manager": 3}]}, status={"phase": phase})))
-    assert (told.phase, told.status_at) == (phase, None)
+def test_managed_fields_that_cannot_be_read_are_ignored(phase):
+    decoded = PODS.one(text(pod(meta={"managedFields": [{"manager": 3}]}, status={"phase": phase})))
+    assert (decoded.phase, decoded.status_at) == (phase, None)
 
 
-def test_gates_and_the_restart_policy_are_what_the_spec_says():
+def test_gates_and_the_restart_policy_come_from_the_spec():
     plainest = PODS.one(text(pod()))
     assert (plainest.gated, plainest.restart_policy, plainest.started_at) == (False, "Always", None)
     spec = {"schedulingGates": [{"name": "a.io/b"}], "restartPolicy": "Never"}
-    told = PODS.one(text(pod(spec=spec, status={"startTime": "2025-01-01T00:00:00Z"})))
-    assert (told.gated, told.restart_policy, told.started_at) == (True, "Never", 1735689600.0)
+    decoded = PODS.one(text(pod(spec=spec, status={"startTime": "2025-01-01T00:00:00Z"})))
+    assert (decoded.gated, decoded.restart_policy, decoded.started_at) == (
+        True,
+        "Never",
+        1735689600.0,
+    )
 
 
 # ---------------------------------------------------------------- Leases and Events
@@ -569,19 +579,19 @@ def test_a_lease_is_read_with_its_microseconds():
         "renewTime": "2025-01-01T00:00:05.000001Z",
         "leaseTransitions": 2,
     }
-    told = {"kind": "Lease", "metadata": metadata("l", resourceVersion="7"), "spec": spec}
-    assert LEASES.one(text(told)) == Lease(
+    document = {"kind": "Lease", "metadata": metadata("l", resourceVersion="7"), "spec": spec}
+    assert LEASES.one(text(document)) == Lease(
         "team", "l", "7", "a", 15, 1735689600.25, 1735689605.000001, 2
     )
     nothing = dict.fromkeys(spec)
-    assert LEASES.one(text({**told, "spec": nothing})) == Lease("team", "l", "7")
+    assert LEASES.one(text({**document, "spec": nothing})) == Lease("team", "l", "7")
 
 
 def test_an_event_without_a_count_was_never_counted():
-    told = {"metadata": metadata("e")}
-    assert EVENTS.one(text(told)) == 0
-    assert EVENTS.one(text({**told, "count": None})) == 0
-    assert EVENTS.one(text({**told, "count": 3})) == 3
+    document = {"metadata": metadata("e")}
+    assert EVENTS.one(text(document)) == 0
+    assert EVENTS.one(text({**document, "count": None})) == 0
+    assert EVENTS.one(text({**document, "count": 3})) == 3
 
 
 # ---------------------------------------------------------------- dumps
@@ -752,12 +762,12 @@ def test_what_is_dropped_early_is_exactly_what_does_not_share(items):
 
 
 @given(pods)
-def test_a_pod_is_the_same_by_every_way_in(told):
-    alone = PODS.one(text(told))
-    told = {"kind": "Pod", **told}
-    assert PODS.event(event("ADDED", told)).object == alone
-    assert decode_dump(text(told), keep=Keep.ALL).pods == (alone,)
-    assert decode_dump(text({"kind": "List", "items": [told]}), keep=Keep.ALL).pods == (alone,)
+def test_a_pod_is_the_same_by_every_way_in(document):
+    alone = PODS.one(text(document))
+    document = {"kind": "Pod", **document}
+    assert PODS.event(event("ADDED", document)).object == alone
+    assert decode_dump(text(document), keep=Keep.ALL).pods == (alone,)
+    assert decode_dump(text({"kind": "List", "items": [document]}), keep=Keep.ALL).pods == (alone,)
 
 
 DECODERS = (

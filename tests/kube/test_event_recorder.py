@@ -28,9 +28,11 @@ def test_events_are_written_in_their_order_until_the_end():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "stopping"), [(0.0, False), (3600.0, True)], ids=["late", "told to stop"]
+    ("seconds", "stopping"), [(0.0, False), (3600.0, True)], ids=["late", "stopping"]
 )
-def test_what_is_not_written_in_time_is_dropped_and_that_is_said(seconds, stopping, caplog):
+def test_events_that_are_not_written_in_time_are_dropped_and_counted_in_the_log(
+    seconds, stopping, caplog
+):
     begun, released, written = threading.Event(), threading.Event(), []
 
     def write(note):

@@ -39,8 +39,8 @@ def follow():
     yield start
     for informer, server in made:
         informer.close()
-        server.said.put(END)
-        server.said.put(event(EventType.BOOKMARK))
+        server.events.put(END)
+        server.events.put(event(EventType.BOOKMARK))
 
 
 def objects(informer):
@@ -88,7 +88,7 @@ def failed(reason):
 
 
 def bookmark(server):
-    server.said.put(event(EventType.BOOKMARK))
+    server.events.put(event(EventType.BOOKMARK))
 
 
 def test_before_the_first_list_nothing_is_known(follow):
@@ -114,12 +114,12 @@ def test_before_the_first_list_nothing_is_known(follow):
     bookmark(server)
 
 
-def test_objects_are_told_apart_by_their_key_and_the_newest_counts(follow):
+def test_objects_are_identified_by_their_key_and_the_newest_counts(follow):
     informer, server = follow(["a=1", "b=1", "a=2"])
     wait_objects(informer, "a=2", "b=1")
-    server.said.put(event(EventType.MODIFIED, "b=2"))
+    server.events.put(event(EventType.MODIFIED, "b=2"))
     wait_objects(informer, "a=2", "b=2")
-    server.said.put(event(EventType.DELETED, "a=3"))
+    server.events.put(event(EventType.DELETED, "a=3"))
     wait_objects(informer, "b=2")
     assert informer.state().objects.keys() == {"b"}
 
@@ -127,29 +127,29 @@ def test_objects_are_told_apart_by_their_key_and_the_newest_counts(follow):
 def test_what_is_not_to_be_kept_is_dropped_as_soon_as_it_is_seen(follow):
     informer, server = follow(["a=1", "b=0"], keep=lambda text: not text.endswith("=0"))
     wait_objects(informer, "a=1")
-    server.said.put(event(EventType.ADDED, "c=0"))
-    server.said.put(event(EventType.ADDED, "d=1"))
+    server.events.put(event(EventType.ADDED, "c=0"))
+    server.events.put(event(EventType.ADDED, "d=1"))
     wait_objects(informer, "a=1", "d=1")
-    server.said.put(event(EventType.MODIFIED, "a=0"))
+    server.events.put(event(EventType.MODIFIED, "a=0"))
     wait_objects(informer, "d=1")
 
 
-def test_who_waits_is_woken_by_every_change_and_failure_and_by_nothing_else(follow):
+def test_a_waiting_thread_is_woken_by_every_change_and_failure_and_by_nothing_else(follow):
     woken = threading.Semaphore(0)
     informer, server = follow(["a=1"], changed=woken.release, keep=lambda text: "=0" not in text)
     wait_woken(woken, "the list")
     bookmark(server)
-    server.said.put(event(EventType.ADDED, "b=0"))
-    server.said.put(event(EventType.ADDED, "c=1"))
+    server.events.put(event(EventType.ADDED, "b=0"))
+    server.events.put(event(EventType.ADDED, "c=1"))
     wait_woken(woken, "a change")
     assert objects(informer) == {"a=1", "c=1"}
     assert not woken.acquire(blocking=False)
-    server.said.put(failed(Reason.UNREACHABLE))
+    server.events.put(failed(Reason.UNREACHABLE))
     wait_woken(woken, "a failure")
     assert informer.state().failure.reason is Reason.UNREACHABLE
 
 
-def test_without_a_change_the_same_mapping_is_handed_out_and_it_never_changes(follow):
+def test_without_a_change_the_same_mapping_is_returned_and_it_never_changes(follow):
     informer, server = follow(["a=1"])
     wait_objects(informer, "a=1")
     first = informer.state().objects
@@ -157,7 +157,7 @@ def test_without_a_change_the_same_mapping_is_handed_out_and_it_never_changes(fo
     bookmark(server)
     wait_until(lambda: informer.state().silent == 0, "the bookmark is heard")
     assert informer.state().objects is first
-    server.said.put(event(EventType.MODIFIED, "a=2"))
+    server.events.put(event(EventType.MODIFIED, "a=2"))
     wait_objects(informer, "a=2")
     assert first == {"a": "a=1"}
 
@@ -173,12 +173,12 @@ def test_nothing_is_forgotten_before_a_new_list_is_complete(follow):
         return ScriptedApi.list(server)
 
     server.list = list_and_look
-    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    server.events.put(Expired(Reason.UNREADABLE, "server", "too old"))
     wait_objects(informer, "b=1")
     assert seen == [({"a"}, None), ({"a"}, Reason.UNREADABLE)]  # to be too late is no failure
 
 
-def test_silence_makes_it_stale_and_a_word_mends_that(follow):
+def test_silence_makes_the_state_stale_and_a_bookmark_makes_it_synced_again(follow):
     informer, server = follow(["a=1"])
     wait_synced(informer)
     server.now += STALE_SECONDS
@@ -192,10 +192,10 @@ def test_silence_makes_it_stale_and_a_word_mends_that(follow):
 
 
 @pytest.mark.parametrize("reason", sorted(IN_THE_WAY))
-def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
+def test_a_failure_of_the_connection_leads_to_no_new_list(follow, reason):
     informer, server = follow(["a=1"])
-    server.said.put(event(EventType.MODIFIED, "a=2", version="107"))
-    server.said.put(failed(reason))
+    server.events.put(event(EventType.MODIFIED, "a=2", version="107"))
+    server.events.put(failed(reason))
     wait_watched(server, "100", "107")
     assert informer.state().failure.reason is reason
     bookmark(server)
@@ -208,19 +208,19 @@ def test_what_only_stood_in_the_way_costs_no_list(follow, reason):
     [failed(Reason.UNREADABLE), failed(Reason.MALFORMED), ZeroDivisionError("a defect")],
     ids=str,
 )
-def test_whatever_else_ends_a_watch_is_mended_by_a_list(follow, error):
+def test_after_any_other_error_of_a_watch_the_objects_are_listed_again(follow, error):
     informer, server = follow(["a=1"], ["b=1"])
     wait_objects(informer, "a=1")
-    server.said.put(error)
+    server.events.put(error)
     wait_objects(informer, "b=1")
     assert informer.state().failure is None
 
 
-def test_a_watch_without_a_word_may_be_of_a_version_that_never_was(follow):
+def test_a_watch_that_ends_without_an_event_leads_to_a_new_list(follow):
     """As after etcd was set back to a backup: the server waits for that version for ever."""
     informer, server = follow(["a=1"], ["b=1"])
     wait_objects(informer, "a=1")
-    server.said.put(END)
+    server.events.put(END)
     wait_objects(informer, "b=1")
     wait_watched(server, "100", "200")
 
@@ -255,23 +255,23 @@ def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow
     monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
-        server.said.put(END)
+        server.events.put(END)
     wait_paused(server, 4)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0]
     bookmark(server)
-    server.said.put(END)
+    server.events.put(END)
     wait_paused(server, 5)
     assert server.pauses[-1] == 1.0
 
 
 def test_a_watch_that_the_server_accepts_again_ends_the_failure_and_is_no_event(follow):
     informer, server = follow(["a=1"])
-    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.events.put(SourceError(Reason.UNREACHABLE, "server"))
     wait_watched(server, "100", "100")
     assert informer.state().failure is not None
     server.accepts = True
     server.now += 7
-    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.events.put(SourceError(Reason.UNREACHABLE, "server"))
     wait_until(lambda: informer.state().failure is None, "the failure has ended")
     assert informer.health().silent == 7
     assert server.listed == 1
@@ -279,10 +279,10 @@ def test_a_watch_that_the_server_accepts_again_ends_the_failure_and_is_no_event(
 
 def test_after_a_long_outage_everything_is_listed_again(follow):
     _, server = follow(["a=1"], list_after=60.0)
-    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.events.put(SourceError(Reason.UNREACHABLE, "server"))
     wait_watched(server, "100", "100")
     server.now += 61
-    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.events.put(SourceError(Reason.UNREACHABLE, "server"))
     wait_watched(server, "100", "100", "200")
     assert server.listed == 2
 
@@ -291,7 +291,7 @@ def test_who_cannot_wait_long_asks_again_within_the_time_that_it_sets(follow, mo
     monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"], longest_pause=3.0)
     for _ in range(4):
-        server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+        server.events.put(SourceError(Reason.UNREACHABLE, "server"))
     wait_paused(server, 4)
     assert server.pauses == [1.0, 2.0, 3.0, 3.0]
 
@@ -303,8 +303,8 @@ def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch
     _, server = follow(["a=1"])
     server.accepts = accepts
     for _ in range(4):
-        server.said.put(SourceError(Reason.UNREACHABLE, "server"))
-    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+        server.events.put(SourceError(Reason.UNREACHABLE, "server"))
+    server.events.put(Expired(Reason.UNREADABLE, "server", "too old"))
     wait_paused(server, 5)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0, 1.0]
     wait_until(lambda: server.listed == 2, "a second list")
@@ -314,16 +314,16 @@ def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, m
     monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
-        server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+        server.events.put(Expired(Reason.UNREADABLE, "server", "too old"))
     wait_paused(server, 4)
     assert server.pauses == [1.0, 2.0, 4.0, 8.0]
 
 
-def test_one_that_is_closed_follows_no_longer(follow):
+def test_a_closed_informer_watches_no_longer(follow):
     informer, server = follow(["a=1"])
     wait_objects(informer, "a=1")
     informer.close()
-    server.said.put(event(EventType.ADDED, "b=1"))
+    server.events.put(event(EventType.ADDED, "b=1"))
     wait_ended(informer._thread, "the mirror's thread ends")
 
 
@@ -345,12 +345,12 @@ def test_the_key_of_whatever_changed_is_for_a_work_queue_and_after_a_list_all_ar
     assert taken(2) == ["a", "b"]
     for key in "ab":
         keys.done(key)
-    server.said.put(event(EventType.MODIFIED, "b=2"))
-    server.said.put(event(EventType.ADDED, "x=dropped"))
-    server.said.put(event(EventType.DELETED, "b=2"))
-    server.said.put(event(EventType.ADDED, "b=3"))
+    server.events.put(event(EventType.MODIFIED, "b=2"))
+    server.events.put(event(EventType.ADDED, "x=dropped"))
+    server.events.put(event(EventType.DELETED, "b=2"))
+    server.events.put(event(EventType.ADDED, "b=3"))
     assert taken(1) == ["b"]
-    server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))
+    server.events.put(Expired(Reason.UNREADABLE, "server", "too old"))
     assert taken(3) == ["a", "c", "d"]  # a is gone
     keys.done("b")
     assert taken(1) == ["b"]

@@ -66,7 +66,7 @@ class Candidate:
     wanted: Lease | None = None
     answered: bool = False
     answer: object = None
-    late: list = field(default_factory=list)  # writes that may still arrive, though given up
+    late: list = field(default_factory=list)  # writes without an answer, which may still arrive
 
     def begin(self, step):
         self.step, self.answered = step, False
@@ -111,7 +111,7 @@ class Elections(RuleBasedStateMachine):
                 "l",
                 f"candidate-{self.made}",
                 monotonic=lambda: offset + rate * self.time,
-                clock=lambda: -offset,  # nobody may believe it
+                clock=lambda: -offset,  # no decision may depend on it
             )
         )
 
@@ -263,7 +263,7 @@ def election(name="a", now=None):
     return Election("ns", "l", name, monotonic=now or Moment(), clock=lambda: 5.0)
 
 
-def test_the_first_takes_it_and_the_second_waits():
+def test_the_first_candidate_takes_the_lease_and_the_second_waits():
     server, now = Server(), Moment()
     first, second = election("a", now), election("b", now)
     converse(first, server)
@@ -299,7 +299,7 @@ def test_a_renewal_keeps_since_when_it_leads():
     assert server.kept.resource_version != acquired.resource_version
 
 
-def test_a_lease_counts_from_when_it_was_seen_to_change_whatever_it_says():
+def test_a_lease_counts_from_its_last_seen_change_whatever_times_it_has():
     server, now = Server(), Moment()
     server.write_lease(Lease("ns", "l", holder="old", duration_seconds=15, renewed_at=1.0))
     second = election("b", now)
@@ -313,7 +313,7 @@ def test_a_lease_counts_from_when_it_was_seen_to_change_whatever_it_says():
     assert server.kept.transitions == 1
 
 
-def test_a_lease_that_asks_for_longer_is_given_longer():
+def test_a_lease_with_a_longer_duration_is_respected_for_that_long():
     server, now = Server(), Moment()
     server.write_lease(Lease("ns", "l", holder="old", duration_seconds=60))
     second = election("b", now)
@@ -326,7 +326,7 @@ def test_a_lease_that_asks_for_longer_is_given_longer():
     assert second.leads()
 
 
-def test_who_sees_another_hold_it_steps_down_at_once():
+def test_a_leader_that_sees_another_holder_steps_down_at_once():
     server, now = Server(), Moment()
     first = election("a", now)
     converse(first, server)
@@ -350,7 +350,7 @@ def test_another_holder_is_a_rival_once_it_has_renewed_the_lease():
     assert (ours.leads(), ours.rival) == (True, "")
 
 
-def test_a_lease_that_was_deleted_is_made_again():
+def test_a_lease_that_was_deleted_is_recreated():
     server, now = Server(), Moment()
     first = election("a", now)
     converse(first, server)
@@ -364,7 +364,7 @@ def test_a_lease_that_was_deleted_is_made_again():
 
 
 class Hanging(Server):
-    """Answers until it is told to hang; tells when it does."""
+    """Answers until ``hangs`` is set; ``hanging`` is set when a request hangs."""
 
     def __init__(self):
         super().__init__()
@@ -417,7 +417,7 @@ def candidate():
         leader.stop()
 
 
-def test_two_of_one_name_are_two(candidate):
+def test_two_candidates_of_one_name_are_not_one(candidate):
     server = Server()
     (first, first_pauses, _), (second, second_pauses, _) = (
         candidate(server, "pod-a"),
@@ -444,7 +444,7 @@ def test_a_thread_that_hangs_does_not_lead_for_ever(candidate):
     server.go_on.set()
 
 
-def test_who_stops_gives_the_lease_back(candidate):
+def test_a_leader_that_stops_releases_the_lease(candidate):
     server = Server()
     leader, pauses, _ = candidate(server)
     pauses.wait()
@@ -457,7 +457,7 @@ def test_who_stops_gives_the_lease_back(candidate):
     assert other.leads()
 
 
-def test_who_does_not_hold_it_gives_nothing_back(candidate):
+def test_a_candidate_without_the_lease_releases_nothing(candidate):
     server = Server()
     held = server.write_lease(Lease("ns", "l", holder="other", duration_seconds=15))
     leader, pauses, _ = candidate(server)
@@ -491,7 +491,7 @@ def test_no_failure_ends_the_thread(candidate, caplog, error):
     )
 
 
-def test_one_that_was_never_started_can_be_stopped():
+def test_an_election_that_was_never_started_can_be_stopped():
     leader = LeaderElector(Server(), "ns", "l", "a")
     leader.stop()
     assert not leader.leads()

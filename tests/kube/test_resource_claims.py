@@ -88,21 +88,21 @@ def test_a_complete_pool_has_its_devices():
     mig = published("mig", "MIG-1", "5Gi")
     texts = {"parentUUID": UUID, "gpu.nvidia.com/productName": "H100"}
     mig["attributes"] |= {name: {"string": text} for name, text in texts.items()}
-    found = of_slices(
+    devices = of_slices(
         resource_slice(published("gpu-0", UUID), of=2), resource_slice(mig, of=2, part=1)
     )
-    assert found.devices == {
+    assert devices.devices == {
         ("gpu.nvidia.com", "gpu-1", "gpu-0"): PublishedDevice("gpu-0", UUID, 10 * GIB),
         ("gpu.nvidia.com", "gpu-1", "mig"): PublishedDevice("mig", "MIG-1", 5 * GIB, "H100", UUID),
     }
-    assert set(found.nodes.values()) == {"gpu-1"}
+    assert set(devices.nodes.values()) == {"gpu-1"}
 
 
 def test_the_first_version_of_the_api_has_devices_one_level_deeper():
     device = published("gpu-0", UUID)
     details = {key: device.pop(key) for key in ("attributes", "capacity")}
-    found = of_slices(resource_slice(device | {"basic": details}))
-    assert found.devices["gpu.nvidia.com", "gpu-1", "gpu-0"].uuid == UUID
+    devices = of_slices(resource_slice(device | {"basic": details}))
+    assert devices.devices["gpu.nvidia.com", "gpu-1", "gpu-0"].uuid == UUID
 
 
 def test_an_incomplete_pool_has_none_and_old_generations_do_not_count():

@@ -24,7 +24,7 @@ class KeyQueues(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.queue = KeyQueue(ItemBackoff(lambda: 1.0))
-        self.waiting = []  # in the order in which they must be handed out
+        self.waiting = []  # in the order in which they must be returned
         self.working = set()
         self.dirty = set()
         self.delayed = {}  # when each begins to wait; of one moment in the order of their coming
@@ -75,7 +75,7 @@ class KeyQueues(RuleBasedStateMachine):
         self.now += seconds
 
     @rule()
-    def is_handed_out(self):
+    def is_taken(self):
         key = self.queue.get(self.now)
         for (at, _), due in sorted((when, key) for key, when in self.delayed.items()):
             if at <= self.now:
@@ -133,7 +133,7 @@ TestKeyQueues.settings = settings(stateful_step_count=40)
 # ---------------------------------------------------------------- several threads
 
 
-def test_whoever_waits_gets_what_is_added_and_none_once_it_is_shut_down():
+def test_a_waiting_worker_gets_added_keys_and_none_after_the_shutdown():
     queue, came = WorkQueue(), []
 
     def work():

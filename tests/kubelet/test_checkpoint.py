@@ -31,7 +31,7 @@ def entry(**fields):
 
 
 def checkpoint(*entries, registered=None):
-    """A checkpoint that verifies: its own refusal tells the right checksum."""
+    """A checkpoint that verifies: the refusal of a wrong checksum contains the right one."""
     data = {"PodDeviceEntries": list(entries), "RegisteredDevices": registered}
     with pytest.raises(SourceError) as refused:
         parse_checkpoint(json.dumps({"Data": data, "Checksum": -1}).encode())
@@ -108,12 +108,12 @@ def test_every_tampered_copy_fails_its_checksum(path: Path):
 @pytest.mark.parametrize("path", GOLDEN[::4], ids=lambda path: path.stem)
 def test_a_flipped_bit_is_refused_or_changes_nothing(path: Path):
     content = path.read_bytes()
-    told = parse_checkpoint(content)
+    intact = parse_checkpoint(content)
     for position in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[position] ^= 1 << position % 7
         try:
-            assert parse_checkpoint(bytes(damaged)) == told
+            assert parse_checkpoint(bytes(damaged)) == intact
         except SourceError as error:
             assert error.reason in (Reason.MALFORMED, Reason.CHECKSUM_MISMATCH)  # noqa: PT017
 

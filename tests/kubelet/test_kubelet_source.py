@@ -50,7 +50,7 @@ def test_two_pods_of_one_name_leave_the_containers_uid_open(node):
     assert sample.containers[ID].pod_uid == ""
 
 
-def test_what_is_missing_is_told_and_the_rest_is_there(node):
+def test_a_missing_file_is_rejected_and_the_rest_is_read(node):
     source = KubeletSource(str(node / "pods"), str(node / "none"))
     sample = source.sample(time.time())
     assert sample.pods == {UID: PodRef(UID, "default", "web-0")}
@@ -152,7 +152,7 @@ def test_grpc_is_not_loaded_unless_a_socket_is_named():
     assert done.returncode == 0
 
 
-def test_an_answer_that_cannot_be_read_is_told_beside_its_grant(node):
+def test_an_answer_that_cannot_be_read_is_rejected_beside_its_grant(node):
     sample = KubeletSource(None, str(node / "checkpoint")).sample(time.time())
     assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}, answered=False),)
     assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]

@@ -73,7 +73,7 @@ def test_an_answer_without_any_pod_is_a_kubelet_that_has_just_started(kubelet, s
     assert source.sample() == HeldResources()
 
 
-def test_a_refusal_for_its_rate_is_told_as_such(kubelet, source):
+def test_a_refusal_for_the_rate_of_requests_has_its_own_reason(kubelet, source):
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
     kubelet.answer = lambda: (status, "rejected by rate limit")
     assert refusal(source).reason is Reason.RATE_LIMITED
@@ -85,19 +85,19 @@ def test_an_answer_above_the_bound_is_too_large(kubelet, source):
     assert refusal(source).reason is Reason.TOO_LARGE
 
 
-def test_another_error_is_told_with_its_code(kubelet, source):
+def test_another_error_is_reported_with_its_code(kubelet, source):
     kubelet.answer = lambda: (grpc.StatusCode.INTERNAL, "oops")
     error = refusal(source)
     assert (error.reason, error.object_name) == (Reason.UNREADABLE, kubelet.path)
     assert error.detail == "INTERNAL: oops"
 
 
-def test_a_kubelet_that_does_not_answer_is_given_up(kubelet, source, monkeypatch):
+def test_a_kubelet_that_does_not_answer_is_a_timeout(kubelet, source, monkeypatch):
     monkeypatch.setattr(podresources, "DEADLINE_SECONDS", 0.05)
-    given_up = threading.Event()
-    kubelet.answer = lambda: given_up.wait(WAIT_SECONDS) and one_entry_per_device(WEB)
+    timed_out = threading.Event()
+    kubelet.answer = lambda: timed_out.wait(WAIT_SECONDS) and one_entry_per_device(WEB)
     error = refusal(source)
-    given_up.set()
+    timed_out.set()
     assert error.reason is Reason.UNREADABLE
     assert error.detail.startswith("DEADLINE_EXCEEDED")
 
@@ -140,8 +140,8 @@ def test_the_channel_finds_the_kubelet_again_after_its_restart(kubelet, source):
     kubelet.stop()
     assert refusal(source).reason in (Reason.ABSENT, Reason.UNREADABLE)
     kubelet.start()
-    found = wait_until(source.sample, "the kubelet answers again", failures=(SourceError,))
-    assert found.devices == HELD
+    sample = wait_until(source.sample, "the kubelet answers again", failures=(SourceError,))
+    assert sample.devices == HELD
 
 
 # ---------------------------------------------------------------- joined with the checkpoint

@@ -23,7 +23,7 @@ from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.node import holder_labels, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID, Locality
 
-CARD = 16 * GIB
+GPU_BYTES = 16 * GIB
 INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
@@ -43,10 +43,10 @@ def labelled(**locality):
     return Locality(**locality)
 
 
-def node(name, cards=1, **fields):
+def node(name, gpus=1, **fields):
     """A node with so many GPUs of 16 GiB."""
-    uuids = {f"GPU-{name}-{number}": CARD for number in range(cards)}
-    amounts = NodeAmounts(4000, 16 * GIB, cards, 110)
+    uuids = {f"GPU-{name}-{number}": GPU_BYTES for number in range(gpus)}
+    amounts = NodeAmounts(4000, 16 * GIB, gpus, 110)
     return ClusterNode(name, allocatable=amounts, gpu_bytes=uuids, **fields)
 
 
@@ -72,28 +72,28 @@ class ModelCluster:
         self.nodes.pop(name, None)
         self.events.append(("node", name, None))
 
-    def store(self, found):
+    def store(self, stored):
         """A new version of a SharePod or pod."""
         version = str(next(self.numbers))
-        found = structs.replace(found, pod=structs.replace(found.pod, resource_version=version))
-        if isinstance(found, ClusterPod) and found.labelled is not None:
-            found = structs.replace(found, labelled=_as_of(found))
-        kind, objects = self._kind(found)
-        key = f"{found.ref.namespace}/{found.ref.name}"
-        objects[key] = found
-        self.events.append((kind, key, found))
-        return found
+        stored = structs.replace(stored, pod=structs.replace(stored.pod, resource_version=version))
+        if isinstance(stored, ClusterPod) and stored.labelled is not None:
+            stored = structs.replace(stored, labelled=_as_of(stored))
+        kind, objects = self._kind(stored)
+        key = f"{stored.ref.namespace}/{stored.ref.name}"
+        objects[key] = stored
+        self.events.append((kind, key, stored))
+        return stored
 
-    def remove(self, found):
-        kind, objects = self._kind(found)
-        key = f"{found.ref.namespace}/{found.ref.name}"
+    def remove(self, stored):
+        kind, objects = self._kind(stored)
+        key = f"{stored.ref.namespace}/{stored.ref.name}"
         known = objects.get(key)
-        if known is not None and known.ref.uid == found.ref.uid:
+        if known is not None and known.ref.uid == stored.ref.uid:
             del objects[key]
             self.events.append((kind, key, None))
 
-    def _kind(self, found):
-        if isinstance(found, SharePod):
+    def _kind(self, stored):
+        if isinstance(stored, SharePod):
             return "share_pod", self.share_pods
         return "pod", self.pods
 
@@ -220,7 +220,7 @@ class ModelCluster:
             if pod.share_pod_uid or (pod.labelled is not None and pod.pod.node)
         ]
 
-    def free_cards(self, name):
+    def free_gpus(self, name):
         """The GPUs that no living holder or native pod of a node has."""
         held = {
             pod.uuid or pod.pod.message
@@ -230,31 +230,32 @@ class ModelCluster:
         known = self.nodes.get(name)
         return sorted(set(known.gpu_bytes if known else ()) - held)
 
-    def serve_holder(self, pod, card=None):
+    def serve_holder(self, pod, uuid=None):
         """kube-scheduler and the kubelet start a holder, or find no GPU."""
         name = pod.pod.labels["kubeshare/nodeName"]
-        cards = self.free_cards(name)
+        free_gpus = self.free_gpus(name)
         if pod.pod.phase != "Pending" or name not in self.nodes:
             return
-        if not cards:
+        if not free_gpus:
             since = pod.unschedulable_since or self.now
             waits = structs.replace(pod.pod, unschedulable=INSUFFICIENT)
             self.store(structs.replace(pod, pod=waits, unschedulable_since=since))
             return
-        uuid = card if card in cards else cards[0]
+        if uuid not in free_gpus:
+            uuid = free_gpus[0]
         runs = structs.replace(pod.pod, node=name, phase="Running", unschedulable="")
         self.store(structs.replace(pod, pod=runs, uuid=uuid, unschedulable_since=None))
 
     def native_pod(self, name):
         """A pod of no sharing system takes a GPU, if one is free."""
-        cards = self.free_cards(name)
-        if cards:
+        free_gpus = self.free_gpus(name)
+        if free_gpus:
             number = next(self.numbers)
             pod = Pod(
                 PodRef(f"n{number}", "ns", f"native-{number}"),
                 node=name,
                 phase="Running",
-                message=cards[0],
+                message=free_gpus[0],
             )
             self.store(ClusterPod(pod, NodeAmounts(gpus=1, pods=1)))
 
@@ -270,7 +271,7 @@ class ModelCluster:
             self.store(structs.replace(pod, pod=later, status=status, is_ready=ready))
 
     def end(self, pod):
-        """A pod is deleted: it goes when its kubelet says so; a pod without one goes at once."""
+        """A pod is deleted: it goes when its kubelet ends it; a pod without one goes at once."""
         if pod.ref.namespace == "kube-system" or not pod.pod.node:
             self.remove(pod)
         elif pod.pod.deleted_at is None:

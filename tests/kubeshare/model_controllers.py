@@ -10,7 +10,7 @@ from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_step
 from kubeshare.virtual_gpu import HOLDER_SECONDS
-from tests.kubeshare.model_cluster import CARD, ModelCluster, Refused, node
+from tests.kubeshare.model_cluster import GPU_BYTES, ModelCluster, Refused, node
 from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 
 NAMES = "abcdefgh"
@@ -90,7 +90,7 @@ def settle(cluster, controllers):
         before = next(cluster.numbers)
         for pod in cluster.holders():
             node = pod.pod.labels["kubeshare/nodeName"]
-            if not pod.unschedulable_since or cluster.free_cards(node):
+            if not pod.unschedulable_since or cluster.free_gpus(node):
                 cluster.serve_holder(pod)
         for pod in cluster.real_pods():
             if pod.pod.phase == "Pending":
@@ -113,7 +113,7 @@ def require_invariants(cluster):
     for gpu in state.virtual_gpus():
         bound = gpu.bound_users
         assert sum(user.request.request_milli for user in bound) <= 1000, gpu
-        assert sum(user.request.memory_bytes for user in bound) <= CARD, gpu
+        assert sum(user.request.memory_bytes for user in bound) <= GPU_BYTES, gpu
         assert len({user.uuid for user in bound}) <= 1, gpu
     for name in cluster.nodes:
         ports = [user.port for user in state.users_of_node(name) if user.port]

@@ -280,8 +280,8 @@ def test_a_place_of_the_user_waits_for_its_node():
     for pod in list(cluster.pods.values()):
         cluster.remove(pod)
     settle(cluster, controllers)
-    found = cluster.share_pods["ns/a"]
-    assert (found.node, found.gpuid) == ("n1", "mine")
+    stored = cluster.share_pods["ns/a"]
+    assert (stored.node, stored.gpuid) == ("n1", "mine")
 
 
 def test_a_share_pod_without_a_gpu_runs_as_any_pod():
@@ -335,7 +335,7 @@ def test_a_pod_that_is_created_again_keeps_its_port():
 
 
 def test_upstreams_share_pod_without_port_gets_one():
-    """Upstream hands out port 0 after a re-creation; its objects are taken over as they are."""
+    """Upstream allocates port 0 after a re-creation; its objects are taken over as they are."""
     cluster, controllers = started(share_pod("a"))
     cluster.store(structs.replace(cluster.share_pods["ns/a"], port=0))
     cluster.end(cluster.pods["ns/a"])
@@ -353,7 +353,7 @@ def test_a_status_that_was_lost_is_read_from_the_pod():
     assert len(cluster.created) == 1
 
 
-def test_another_pod_of_the_name_is_left_alone():
+def test_another_pod_of_the_name_is_not_changed():
     cluster, controllers = started()
     cluster.native_pod("n1")
     (native,) = cluster.natives()
@@ -365,13 +365,13 @@ def test_another_pod_of_the_name_is_left_alone():
 
 def test_an_unreadable_share_pod_keeps_its_holder_and_others_away():
     cluster, controllers = started(share_pod("a"))
-    found = cluster.share_pods["ns/a"]
-    annotations = {"kubeshare/GPUID": found.gpuid}
-    broken = MalformedObject("SharePod", found.ref, "broken", found.node, annotations)
+    stored = cluster.share_pods["ns/a"]
+    annotations = {"kubeshare/GPUID": stored.gpuid}
+    broken = MalformedObject("SharePod", stored.ref, "broken", stored.node, annotations)
     cluster.remove(cluster.pods["ns/a"])
     cluster.deliver(controllers.state)
     controllers.state.set_share_pod("ns/a", broken)
-    name = VirtualGpuName(found.node, found.gpuid)
+    name = VirtualGpuName(stored.node, stored.gpuid)
     assert not controllers.hold(name)
     assert not controllers.state.virtual_gpu(name).accepts
 

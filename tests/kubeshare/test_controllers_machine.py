@@ -103,12 +103,12 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ nodes and kubelets
 
-    @rule(data=st.data(), card=st.integers(0, 1))
+    @rule(data=st.data(), number=st.integers(0, 1))
     @precondition(lambda self: self.cluster.holders())
-    def serve_holder(self, data, card):
+    def serve_holder(self, data, number):
         pod = data.draw(st.sampled_from(self.cluster.holders()))
         name = pod.pod.labels["kubeshare/nodeName"]
-        self.cluster.serve_holder(pod, f"GPU-{name}-{card}")
+        self.cluster.serve_holder(pod, f"GPU-{name}-{number}")
 
     @rule(data=st.data(), fails=st.booleans())
     @precondition(lambda self: self.cluster.holders())
@@ -187,8 +187,8 @@ class Machine(RuleBasedStateMachine):
         """Everything is repaired, and the controllers finish by themselves."""
         for each in self.cluster.natives():
             self.cluster.remove(each)
-        for name, cards in NODES.items():
-            self.cluster.set_node(node(name, cards))
+        for name, gpus in NODES.items():
+            self.cluster.set_node(node(name, gpus))
         settle(self.cluster, Controllers(self.cluster))
         require_invariants(self.cluster)
         require_settled(self.cluster)

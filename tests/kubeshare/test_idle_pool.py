@@ -93,7 +93,7 @@ def test_without_a_time_the_number_alone_decides():
 
 
 @pytest.mark.parametrize("may_stay", [True, False])
-def test_a_holder_that_may_be_kept_says_so_for_the_reconciler(may_stay):
+def test_a_holder_that_may_be_kept_has_an_annotation_for_the_reconciler(may_stay):
     annotations = holder_pod(FIRST, HolderOptions("vgpu:test", may_stay=may_stay))["metadata"][
         "annotations"
     ]

@@ -124,7 +124,7 @@ TEXTS = st.text(max_size=12) | st.sampled_from(["0.5", "1.0", "1", "50051", "GPU
     st.sampled_from([WIRED, None, [{"name": "A", "valueFrom": None}], [{"valueFrom": {}}]]),
     st.sampled_from(["", "n1"]),
 )
-def test_any_texts_of_a_tenant_are_a_request_a_problem_or_a_pod_that_is_left_alone(
+def test_any_texts_of_a_pod_are_a_request_a_problem_or_a_pod_that_is_skipped(
     labels, annotations, env, bound_to
 ):
     pod = content(labels=labels, annotations=annotations, env=env, nodeName=bound_to)
@@ -225,12 +225,12 @@ def test_a_labelled_pod_of_the_name_of_a_share_pod_is_its_own_tenant():
     cluster, controllers = started("a")
     cluster.store(share_pod("a", 100))
     settle(cluster, controllers)
-    found = cluster.share_pods["ns/a"]
-    assert found.condition(ConditionType.READY).reason == SharePodReason.POD_EXISTS
+    stored = cluster.share_pods["ns/a"]
+    assert stored.condition(ConditionType.READY).reason == SharePodReason.POD_EXISTS
     assert bound(cluster, "a")[1] == "GPU-n1-0"
 
 
-def test_a_labelled_pod_on_another_gpu_than_promised_is_evicted():
+def test_a_labelled_pod_on_another_gpu_than_reserved_is_evicted():
     cluster, controllers = started("a")
     (holder,) = cluster.holders()
     cluster.remove(holder)
@@ -274,7 +274,7 @@ def test_a_labelled_pod_whose_room_a_user_takes_goes_elsewhere():
         (
             "_displaced",
             lambda view, gpu: None,
-            test_a_labelled_pod_on_another_gpu_than_promised_is_evicted,
+            test_a_labelled_pod_on_another_gpu_than_reserved_is_evicted,
         ),
         (
             "has_room",

@@ -28,13 +28,13 @@ CLOSE_WRITE, MOVED_TO = 0x8, 0x80
 
 
 def bound(name, uuid=A, port=50051, node="n1", **changes):
-    found = share_pod(name, node=node, gpuid="abcde")
-    return structs.replace(found, bound=uuid, port=port, **changes)
+    stored = share_pod(name, node=node, gpuid="abcde")
+    return structs.replace(stored, bound=uuid, port=port, **changes)
 
 
-def phase(found, phase, policy):
-    pod = structs.replace(found.pod, phase=phase, restart_policy=policy)
-    return structs.replace(found, pod=pod)
+def phase(stored, phase, policy):
+    pod = structs.replace(stored.pod, phase=phase, restart_policy=policy)
+    return structs.replace(stored, pod=pod)
 
 
 def test_a_gpu_has_its_bound_share_pods_and_no_others():
@@ -68,9 +68,9 @@ LONG = "trainer-of-a-model-with-a-long-name-7d9c5b7f4-x2x7k"
 
 
 def test_a_pod_whose_name_is_too_long_for_gemini_has_a_key(tmp_path):
-    found = bound("a")
-    ref = structs.replace(found.ref, name=LONG)
-    tables = tables_of([structs.replace(found, pod=structs.replace(found.pod, ref=ref))], "n1")
+    stored = bound("a")
+    ref = structs.replace(stored.ref, name=LONG)
+    tables = tables_of([structs.replace(stored, pod=structs.replace(stored.pod, ref=ref))], "n1")
     folder = GeminiFolder(tmp_path)
     folder.write(tables)
     key = client_name("ns", LONG)
@@ -122,7 +122,7 @@ def test_a_share_pod_that_cannot_be_read_keeps_its_line(tmp_path):
     assert folder.write(tables) == 0
 
 
-def test_a_damaged_file_is_written_anew(tmp_path):
+def test_a_damaged_file_is_written_again(tmp_path):
     folder = GeminiFolder(tmp_path)
     tables = tables_of([bound("a")], "n1")
     folder.write(tables)

@@ -14,7 +14,7 @@ from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
 
 
-def test_ports_are_handed_out_round_robin():
+def test_ports_are_allocated_round_robin():
     assert next_port((), 0) == 50051
     assert next_port({50051}, 50051) == 50052
     assert next_port((), 50052) == 50053, "not the lowest: an old connection reaches nobody"
@@ -27,11 +27,11 @@ def test_a_new_process_goes_on_with_the_ports_after_the_newest():
     cluster, _ = started(share_pod("a"), share_pod("b", 200))
     since = "2026-01-01T00:00:0"
     for name, second in (("a", 1), ("b", 2)):
-        found = cluster.share_pods[f"ns/{name}"]
+        stored = cluster.share_pods[f"ns/{name}"]
         conditions = tuple(
-            structs.replace(each, since=f"{since}{second}Z") for each in found.conditions
+            structs.replace(each, since=f"{since}{second}Z") for each in stored.conditions
         )
-        cluster.store(structs.replace(found, conditions=conditions))
+        cluster.store(structs.replace(stored, conditions=conditions))
     newest = cluster.share_pods["ns/b"].port
     cluster.remove(cluster.share_pods["ns/a"])
     controllers = Controllers(cluster)
@@ -41,7 +41,7 @@ def test_a_new_process_goes_on_with_the_ports_after_the_newest():
 
 
 def test_a_share_pod_waits_for_a_port_when_all_are_taken():
-    """KubeShare's device manager hands out 50049 to everybody then."""
+    """KubeShare's device manager allocates 50049 to every pod then."""
     cluster = ModelCluster(node("n1"))
     controllers = Controllers(cluster)
     place = {"node": "n1", "gpuid": "mine"}

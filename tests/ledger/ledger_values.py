@@ -34,8 +34,8 @@ def pod(uid, phase="Running", state=ContainerState.RUNNING, **changes):
     return msgspec.structs.replace(whole, **changes)
 
 
-def said(source, device, gib=None, *, uid="u1", cores=None, **changes):
-    """One source's word on container main of a pod, with one share unless ``shares`` has others."""
+def statement_of(source, device, gib=None, *, uid="u1", cores=None, **changes):
+    """A statement about container main of a pod, with one share unless ``shares`` has others."""
     statement = Statement(
         source=source,
         pod=PodRef(uid, "", ""),
@@ -48,7 +48,7 @@ def said(source, device, gib=None, *, uid="u1", cores=None, **changes):
 
 
 def evidence(*statements, **changes):
-    """A node with three GPUs whose only pod, if no others are given, is u1, running."""
+    """A node with three GPUs whose only pod, if no others are passed, is u1, running."""
     whole = Evidence(
         node=NODE,
         devices=GPUS,
@@ -168,7 +168,7 @@ _RANDOM = Random(5)
 statements = st.sampled_from([any_statement(_RANDOM) for _ in range(5000)])
 surroundings = st.sampled_from([any_surroundings(_RANDOM) for _ in range(1000)])
 evidences = st.builds(
-    lambda around, said: msgspec.structs.replace(around, statements=tuple(said)),
+    lambda around, drawn: msgspec.structs.replace(around, statements=tuple(drawn)),
     surroundings,
     st.lists(statements, max_size=8),
 )

@@ -2,13 +2,13 @@
 
 Every part keeps or loses just what the real one does. The scheduler writes annotations, which
 survive everything. The kubelet frees devices lazily, its checkpoint keeps the dead until it is
-written again, and after a restart it tells nothing through pod-resources until it has synced. Its
+written again, and after a restart it reports nothing through pod-resources until it has synced. Its
 device IDs are not those of the GPU. Our own checkpoint is of one boot. Regions stay on disk.
 """
 
 from dataclasses import dataclass, field
 
-from tests.ledger.ledger_values import NODE, A, B, said
+from tests.ledger.ledger_values import NODE, A, B, statement_of
 from vgpu.ledger import Evidence, Wanted
 from vgpu.model.allocation import Device, Request
 from vgpu.model.names import Phase, PodRef, Scheme, Source
@@ -48,7 +48,7 @@ class ApiPod:
 
 
 @dataclass(frozen=True)
-class Given:
+class Allocated:
     """What Allocate gave: the kubelet's ID, and the GPU that the plugin answered with."""
 
     device_id: str
@@ -58,10 +58,10 @@ class Given:
 
 @dataclass
 class World:
-    """The node. ``given`` is the truth about every pod that was ever admitted."""
+    """The node. ``allocated`` is the truth about every pod that was ever admitted."""
 
     api: dict = field(default_factory=dict)
-    given: dict = field(default_factory=dict)
+    allocated: dict = field(default_factory=dict)
     live: set = field(default_factory=set)
     cgroups: set = field(default_factory=set)
     admitted: dict = field(default_factory=dict)  # in the kubelet's memory
@@ -77,7 +77,7 @@ class World:
     # ------------------------------------------------------------ who is what
 
     def holds(self, uid):
-        """By the API server's word."""
+        """According to the API server."""
         return uid in self.api and holds_devices(self.api[uid].pod())
 
     def active(self, uid):
@@ -85,11 +85,12 @@ class World:
         return self.holds(uid) if uid in self.api else uid in self.cgroups
 
     def holders(self):
-        """Who holds something, and where: by what was given, else by what was promised."""
+        """Who holds something, and where: by what was allocated, else by what was reserved."""
         uids = {uid for uid in self.api if self.holds(uid)} | self.live
-        uids |= {uid for uid in self.cgroups if uid not in self.api and uid in self.given}
+        uids |= {uid for uid in self.cgroups if uid not in self.api and uid in self.allocated}
         return {
-            uid: self.given[uid].gpu if uid in self.given else self.api[uid].gpu for uid in uids
+            uid: self.allocated[uid].gpu if uid in self.allocated else self.api[uid].gpu
+            for uid in uids
         }
 
     # ------------------------------------------------------------ the cluster
@@ -120,7 +121,7 @@ class World:
     def admit(self, uid, *, crossed):
         """Allocate; ``crossed`` is a plugin that mistakes the pod for another one."""
         pod = self.api[uid]
-        if not (self.synced and self.plugin_up and self.holds(uid)) or uid in self.given:
+        if not (self.synced and self.plugin_up and self.holds(uid)) or uid in self.allocated:
             return
         self.admitted = {other: g for other, g in self.admitted.items() if self.active(other)}
         free = [one for one in IDS if one not in {g.device_id for g in self.admitted.values()}]
@@ -128,15 +129,15 @@ class World:
             pod.phase = "Failed"
             return
         gpu = {A: B, B: A}[pod.gpu] if crossed else pod.gpu
-        self.given[uid] = self.admitted[uid] = Given(free[0], gpu, pod.gib)
+        self.allocated[uid] = self.admitted[uid] = Allocated(free[0], gpu, pod.gib)
         self.checkpoint = dict(self.admitted)
         self.own = {other: g for other, g in self.own.items() if self.own_boot == self.boot}
-        self.own[uid], self.own_boot = self.given[uid], self.boot
+        self.own[uid], self.own_boot = self.allocated[uid], self.boot
         pod.assigned = True
         self.cgroups.add(uid)
 
     def start(self, uid):
-        if uid in self.given and self.holds(uid) and not self.api[uid].deleted:
+        if uid in self.allocated and self.holds(uid) and not self.api[uid].deleted:
             self.api[uid].phase, self.api[uid].state = "Running", ContainerState.RUNNING
             self.cgroups.add(uid)
             self.live.add(uid)
@@ -153,7 +154,7 @@ class World:
         self.api[uid].phase = phase
 
     def remove_cgroup(self, uid):
-        if uid not in self.live and not (self.holds(uid) and uid in self.given):
+        if uid not in self.live and not (self.holds(uid) and uid in self.allocated):
             self.cgroups.discard(uid)
 
     def collect_regions(self):
@@ -182,18 +183,20 @@ class World:
     def evidence(self):
         """Everything that can be read at this moment."""
         words = {
-            Source.PROCESS: [said(Source.PROCESS, self.given[u].gpu, uid=u) for u in self.live],
+            Source.PROCESS: [
+                statement_of(Source.PROCESS, self.allocated[u].gpu, uid=u) for u in self.live
+            ],
             Source.CHECKPOINT: [
-                self._word(Source.CHECKPOINT, uid, given.gpu)
-                for uid, given in self.checkpoint.items()
+                self._word(Source.CHECKPOINT, uid, allocated.gpu)
+                for uid, allocated in self.checkpoint.items()
             ],
             Source.SHIM: [
-                said(Source.SHIM, g.gpu, g.gib, uid=u, alive=u in self.live)
+                statement_of(Source.SHIM, g.gpu, g.gib, uid=u, alive=u in self.live)
                 for u in self.regions
-                if (g := self.given[u])
+                if (g := self.allocated[u])
             ],
             Source.ANNOTATIONS: [
-                said(
+                statement_of(
                     Source.ANNOTATIONS,
                     pod.gpu,
                     pod.gib,
@@ -211,7 +214,8 @@ class World:
             ]
         if self.own_boot == self.boot:
             words[Source.OWN_CHECKPOINT] = [
-                self._word(Source.OWN_CHECKPOINT, uid, given.gpu) for uid, given in self.own.items()
+                self._word(Source.OWN_CHECKPOINT, uid, allocated.gpu)
+                for uid, allocated in self.own.items()
             ]
         pods = [pod.pod() for pod in self.api.values()]
         return Evidence(
@@ -236,7 +240,7 @@ class World:
         )
 
     def _word(self, source, uid, gpu):
-        """The kubelet's word, or one that repeats it; a GPU only where the answer is known."""
-        given = self.given[uid]
-        slices = ((RESOURCE, (given.device_id,)),)
-        return said(source, gpu, given.gib, uid=uid, slices=slices)
+        """The kubelet's statement, or one that repeats it; a GPU only where the answer is known."""
+        allocated = self.allocated[uid]
+        slices = ((RESOURCE, (allocated.device_id,)),)
+        return statement_of(source, gpu, allocated.gib, uid=uid, slices=slices)

@@ -29,7 +29,7 @@ def gpushare_node(name="node-0", gpus=2):
 
 
 def gpushare_pod(uid, index=None, units=3, **changes):
-    told = {
+    annotations = {
         "ALIYUN_COM_GPU_MEM_IDX": str(index),
         "ALIYUN_COM_GPU_MEM_POD": str(units),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
@@ -37,19 +37,19 @@ def gpushare_pod(uid, index=None, units=3, **changes):
     }
     whole = {
         "containers": (Container("main", {"aliyun.com/gpu-mem": units}),),
-        "annotations": {} if index is None else told,
+        "annotations": {} if index is None else annotations,
     }
     return pod(uid, **(whole | changes))
 
 
 def volcano_pod(uid, device, memory=1024, **changes):
-    told = {
+    annotations = {
         "volcano.sh/vgpu-ids-new": f"{device},NVIDIA,{memory},0:",
         "volcano.sh/vgpu-node": "node-0",
         "volcano.sh/bind-phase": "allocating",
     }
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": memory}
-    whole = {"containers": (Container("main", limits),), "annotations": told}
+    whole = {"containers": (Container("main", limits),), "annotations": annotations}
     return pod(uid, **(whole | changes))
 
 
@@ -85,7 +85,7 @@ def test_finished_pods_are_left_out():
     assert ledger.leftovers == ()
 
 
-def test_a_pod_that_is_promised_to_a_node_but_not_bound_holds_its_share_there():
+def test_a_pod_with_a_reservation_on_a_node_holds_its_share_there_before_it_is_bound():
     promised = volcano_pod("u1", A, node="", phase="Pending", state=None)
     (holding,) = of_node(promised).holdings
     assert holding.phase is Phase.ASSUMED
@@ -99,7 +99,7 @@ def test_a_bound_pod_without_a_gpu_waits():
     assert not list(ledger.holdings)
 
 
-def test_what_is_bound_nowhere_is_told_apart():
+def test_pods_that_are_bound_nowhere_are_listed_apart():
     nowhere = {"node": "", "phase": "Pending", "state": None}
     whole = cluster(
         [gpushare_node()],
@@ -110,7 +110,7 @@ def test_what_is_bound_nowhere_is_told_apart():
     assert [malformed.pod.uid for malformed in whole.malformed] == ["u2"]
 
 
-def test_the_only_gpu_of_a_gpushare_node_is_granted_without_a_word():
+def test_the_only_gpu_of_a_gpushare_node_is_granted_without_annotations():
     """The original plugin then writes nothing on the pod, and its inspect shows it as pending."""
     ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node(gpus=1)])
     (holding,) = ledger.holdings
@@ -152,7 +152,7 @@ def test_pods_of_a_node_that_is_no_more_are_not_forgotten():
     assert [h.share.device for h in whole.ledgers["node-0"].unplaced] == [A]
 
 
-def test_a_gpu_that_two_systems_tell_of_is_one():
+def test_a_gpu_that_two_systems_register_is_one_device():
     both = Node(
         "node-0",
         annotations={HAMI_REGISTER: hami_text(A, 0) + hami_text(B, 1)},
@@ -179,7 +179,7 @@ def test_whole_gpus_of_nvidias_own_plugin_are_not_waited_for(node, waits):
 
 
 def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
-    told = {
+    annotations = {
         "kubeshare/gpu_request": "0.4",
         "kubeshare/gpu_limit": "1.0",
         "kubeshare/gpu_mem": "1073741824",
@@ -187,9 +187,9 @@ def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
     }
     uuid = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
     node = Node("node-0", annotations={"kubeshare/gpu_info": f"{uuid}:10240,"})
-    bound = pod("u1", annotations=told | {BOUND_DEVICE: uuid})
-    waiting = pod("u2", annotations=told, phase="Pending", state=None)
-    other = pod("u3", annotations=told | {"kubeshare/GPUID": "qwert"})
+    bound = pod("u1", annotations=annotations | {BOUND_DEVICE: uuid})
+    waiting = pod("u2", annotations=annotations, phase="Pending", state=None)
+    other = pod("u3", annotations=annotations | {"kubeshare/GPUID": "qwert"})
     ledger = of_node(bound, waiting, other, nodes=[node])
     assert where(ledger) == {
         ("u1", "main"): [uuid],
@@ -202,7 +202,7 @@ def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
 
 @pytest.mark.parametrize("gpuid", ["0", "GPU-1", "zxcvb"])
 def test_a_virtual_gpu_is_no_missing_gpu_whatever_it_is_called(gpuid):
-    told = {
+    annotations = {
         "kubeshare/gpu_request": "0.4",
         "kubeshare/gpu_limit": "1.0",
         "kubeshare/gpu_mem": "1073741824",
@@ -214,13 +214,13 @@ def test_a_virtual_gpu_is_no_missing_gpu_whatever_it_is_called(gpuid):
         annotations={"kubeshare/gpu_info": f"{two}:10240,"},
         capacity=gpushare_node().capacity,  # its GPUs have indices
     )
-    waiting = pod("u1", annotations=told, phase="Pending", state=None)
+    waiting = pod("u1", annotations=annotations, phase="Pending", state=None)
     unknown = of_node(waiting, nodes=[node])
     assert where(unknown) == {("u1", "main"): [""]}
     assert unknown.conflicts == ()
-    known = of_node(waiting, pod("u2", annotations=told | {BOUND_DEVICE: two}), nodes=[node])
+    known = of_node(waiting, pod("u2", annotations=annotations | {BOUND_DEVICE: two}), nodes=[node])
     assert where(known) == {("u1", "main"): [two], ("u2", "main"): [two]}
-    gone = of_node(waiting, pod("u2", annotations=told | {BOUND_DEVICE: one}), nodes=[node])
+    gone = of_node(waiting, pod("u2", annotations=annotations | {BOUND_DEVICE: one}), nodes=[node])
     assert {conflict.kind for conflict in gone.conflicts} == {ConflictKind.DEVICE_MISSING}
 
 
@@ -274,9 +274,12 @@ def test_a_reservation_holds_no_more_than_its_pod_requests(gated):
 
 def test_a_reservation_holds_nothing_on_a_node_of_another_system():
     """HAMi's claim names a Volcano node; both systems have GPUs by UUID."""
-    told = {"hami.io/vgpu-node": "node-0", "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,0:;"}
+    annotations = {
+        "hami.io/vgpu-node": "node-0",
+        "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,0:;",
+    }
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
-    theirs = pod("a", annotations=told, containers=(Container("main", limits),), node="")
+    theirs = pod("a", annotations=annotations, containers=(Container("main", limits),), node="")
     ledger = cluster([VOLCANO_NODE], [theirs], CODECS).ledgers["node-0"]
     assert list(ledger.holdings) == []
     assert [each.kind for each in ledger.conflicts] == [ConflictKind.MALFORMED]

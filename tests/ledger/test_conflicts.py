@@ -15,7 +15,7 @@ from tests.ledger.ledger_values import (
     kinds,
     pod,
     ref,
-    said,
+    statement_of,
     where,
 )
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
@@ -38,7 +38,10 @@ def test_every_kind_is_explained():
 
 def test_the_plugin_gave_another_gpu_than_the_scheduler_chose():
     """volcano-vgpu-device-plugin#133: the annotation's GPU is not the one in use."""
-    annotation, answer = said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, B, 2)
+    annotation, answer = (
+        statement_of(Source.ANNOTATIONS, A, 2),
+        statement_of(Source.CHECKPOINT, B, 2),
+    )
     ledger = merge(evidence(annotation, answer))
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.GPU_DIFFERS
@@ -48,39 +51,43 @@ def test_the_plugin_gave_another_gpu_than_the_scheduler_chose():
 
 def test_a_region_that_names_other_gpus_than_the_kubelet_gave_adds_no_holder():
     """A tenant can write his region; what the plugin made visible he cannot change."""
-    forged = said(Source.SHIM, "", shares=tuple(Share(gpu.uuid, 2 * GIB) for gpu in GPUS))
-    ledger = merge(evidence(forged, said(Source.CHECKPOINT, A, 2)))
+    forged = statement_of(Source.SHIM, "", shares=tuple(Share(gpu.uuid, 2 * GIB) for gpu in GPUS))
+    ledger = merge(evidence(forged, statement_of(Source.CHECKPOINT, A, 2)))
     assert where(ledger) == {("u1", "main"): [A]}
     assert kinds(ledger) == [ConflictKind.FILE_DIFFERS]
 
 
-FORGED = said(Source.SHIM, B, 2)
-GIVEN = said(Source.CHECKPOINT, A, 2)
+FORGED = statement_of(Source.SHIM, B, 2)
+ALLOCATED = statement_of(Source.CHECKPOINT, A, 2)
 
 
 def test_a_file_that_the_driver_confirms_is_evidence():
-    process = said(Source.PROCESS, B)
-    (conflict,) = merge(evidence(FORGED, GIVEN, process)).conflicts
+    process = statement_of(Source.PROCESS, B)
+    (conflict,) = merge(evidence(FORGED, ALLOCATED, process)).conflicts
     assert conflict.kind is ConflictKind.GPU_DIFFERS
-    assert set(conflict.statements) == {FORGED, GIVEN, process}
+    assert set(conflict.statements) == {FORGED, ALLOCATED, process}
 
 
-@pytest.mark.parametrize("better", [GIVEN, said(Source.ANNOTATIONS, A, 2), said(Source.PROCESS, A)])
+@pytest.mark.parametrize(
+    "better", [ALLOCATED, statement_of(Source.ANNOTATIONS, A, 2), statement_of(Source.PROCESS, A)]
+)
 def test_a_file_alone_is_no_evidence_against_anybody(better):
     (conflict,) = merge(evidence(FORGED, better)).conflicts
     assert conflict.kind is ConflictKind.FILE_DIFFERS
 
 
 def test_a_file_does_not_hide_that_others_differ():
-    ledger = merge(evidence(FORGED, GIVEN, said(Source.ANNOTATIONS, C, 2)))
+    ledger = merge(evidence(FORGED, ALLOCATED, statement_of(Source.ANNOTATIONS, C, 2)))
     assert kinds(ledger) == [ConflictKind.GPU_DIFFERS]
 
 
 def test_limits_that_may_be_another_containers_and_name_different_gpus_are_kept():
-    process = said(Source.PROCESS, A, container="side")
-    region = said(Source.SHIM, A, 2)
-    file = said(Source.LIMIT_FILE, B, 2, scheme=Scheme.GAIA)
-    ledger = merge(evidence(process, region, file, said(Source.CHECKPOINT, A, 2, container="side")))
+    process = statement_of(Source.PROCESS, A, container="side")
+    region = statement_of(Source.SHIM, A, 2)
+    file = statement_of(Source.LIMIT_FILE, B, 2, scheme=Scheme.GAIA)
+    ledger = merge(
+        evidence(process, region, file, statement_of(Source.CHECKPOINT, A, 2, container="side"))
+    )
     assert where(ledger) == {("u1", "side"): [A]}
     (conflict,) = ledger.conflicts
     assert (conflict.kind, conflict.container) == (ConflictKind.FILE_DIFFERS, "main")
@@ -88,15 +95,20 @@ def test_limits_that_may_be_another_containers_and_name_different_gpus_are_kept(
 
 
 def test_another_size_in_another_source():
-    ledger = merge(evidence(said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, A, 3)))
+    ledger = merge(
+        evidence(statement_of(Source.ANNOTATIONS, A, 2), statement_of(Source.CHECKPOINT, A, 3))
+    )
     assert kinds(ledger) == [ConflictKind.SIZE_DIFFERS]
     assert entry(ledger, A).held.memory_bytes == 3 * GIB
 
 
 def test_cores_differ_by_whole_percents():
     def cores(one, other):
-        told = said(Source.ANNOTATIONS, A, cores=one), said(Source.CHECKPOINT, A, cores=other)
-        return kinds(merge(evidence(*told)))
+        statements = (
+            statement_of(Source.ANNOTATIONS, A, cores=one),
+            statement_of(Source.CHECKPOINT, A, cores=other),
+        )
+        return kinds(merge(evidence(*statements)))
 
     assert cores(250, 260) == [ConflictKind.SIZE_DIFFERS]
     assert cores(255, 260) == []
@@ -105,10 +117,10 @@ def test_cores_differ_by_whole_percents():
 
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_another_limit_than_was_allocated(source):
-    allocation = said(Source.ANNOTATIONS, A, 2, cores=300)
+    allocation = statement_of(Source.ANNOTATIONS, A, 2, cores=300)
 
     def limit(gib, cores):
-        return merge(evidence(allocation, said(source, A, gib, cores=cores)))
+        return merge(evidence(allocation, statement_of(source, A, gib, cores=cores)))
 
     assert kinds(limit(2, 300)) == []
     assert kinds(limit(3, 300)) == [ConflictKind.LIMIT_DIFFERS]
@@ -117,16 +129,18 @@ def test_another_limit_than_was_allocated(source):
     assert entry(limit(3, 300), A).held.memory_bytes == 2 * GIB
 
 
-def test_no_limit_is_right_for_what_has_the_whole_device_or_no_promised_cores():
-    unlimited = said(Source.SHIM, A)
-    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A, 10, cores=1000), unlimited))) == []
-    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A, 10, cores=0), unlimited))) == []
-    assert kinds(merge(evidence(said(Source.ANNOTATIONS, A), unlimited))) == []
+def test_no_limit_is_right_for_a_whole_device_or_without_reserved_cores():
+    unlimited = statement_of(Source.SHIM, A)
+    assert (
+        kinds(merge(evidence(statement_of(Source.ANNOTATIONS, A, 10, cores=1000), unlimited))) == []
+    )
+    assert kinds(merge(evidence(statement_of(Source.ANNOTATIONS, A, 10, cores=0), unlimited))) == []
+    assert kinds(merge(evidence(statement_of(Source.ANNOTATIONS, A), unlimited))) == []
 
 
 def test_annotations_that_were_made_for_another_node_do_not_place_the_pod_on_this_one():
     """volcano#5532; the index or UUID means a GPU of the other node."""
-    drifted = said(Source.ANNOTATIONS, "0", 2, node="node-1")
+    drifted = statement_of(Source.ANNOTATIONS, "0", 2, node="node-1")
     ledger = merge(evidence(drifted))
     assert [holding.share for holding in ledger.unplaced] == [Share("", 2 * GIB, None)]
     (conflict,) = ledger.conflicts
@@ -137,7 +151,7 @@ def test_annotations_that_were_made_for_another_node_do_not_place_the_pod_on_thi
 
 
 def test_a_gpu_that_the_node_does_not_have():
-    ledger = merge(evidence(said(Source.ANNOTATIONS, "GPU-sold", 2)))
+    ledger = merge(evidence(statement_of(Source.ANNOTATIONS, "GPU-sold", 2)))
     assert [holding.share.device for holding in ledger.unplaced] == ["GPU-sold"]
     assert [(c.kind, c.device) for c in ledger.conflicts] == [
         (ConflictKind.DEVICE_MISSING, "GPU-sold")
@@ -145,16 +159,16 @@ def test_a_gpu_that_the_node_does_not_have():
 
 
 def test_where_not_all_devices_are_known_none_is_missing():
-    told = said(Source.ANNOTATIONS, "GPU-new", 2)
-    ledger = merge(evidence(told, devices_complete=False))
+    statement = statement_of(Source.ANNOTATIONS, "GPU-new", 2)
+    ledger = merge(evidence(statement, devices_complete=False))
     assert [holding.share.device for holding in ledger.unplaced] == ["GPU-new"]
     assert ledger.conflicts == ()
 
 
 @pytest.mark.parametrize("known", [GPUS, GPUS[1:]], ids=["described", "not described"])
 def test_a_gpu_that_fell_off_the_bus_keeps_its_holders(known):
-    told = said(Source.CHECKPOINT, A, 2)
-    ledger = merge(evidence(told, devices=known, lost=frozenset({A})))
+    statement = statement_of(Source.CHECKPOINT, A, 2)
+    ledger = merge(evidence(statement, devices=known, lost=frozenset({A})))
     assert entry(ledger, A).lost
     assert [holding.pod.uid for holding in entry(ledger, A).holdings] == ["u1"]
     assert kinds(ledger) == [ConflictKind.DEVICE_MISSING]
@@ -162,7 +176,7 @@ def test_a_gpu_that_fell_off_the_bus_keeps_its_holders(known):
 
 def test_an_unhealthy_gpu_keeps_its_holders():
     gpus = (Device(uuid=A, healthy=False),)
-    ledger = merge(evidence(said(Source.CHECKPOINT, A, 2), devices=gpus))
+    ledger = merge(evidence(statement_of(Source.CHECKPOINT, A, 2), devices=gpus))
     assert len(entry(ledger, A).holdings) == 1
     assert kinds(ledger) == [ConflictKind.DEVICE_UNHEALTHY]
 
@@ -173,8 +187,8 @@ def test_an_unhealthy_gpu_keeps_its_holders():
 def test_the_same_device_id_in_two_living_pods():
     """kubernetes#75880: after its checkpoint was lost the kubelet gives the slice again."""
     ids = (("r/gpu", ("a", "b")),)
-    one = said(Source.CHECKPOINT, A, 2, slices=ids)
-    other = said(Source.POD_RESOURCES, A, 2, uid="u2", slices=(("r/gpu", ("b", "c")),))
+    one = statement_of(Source.CHECKPOINT, A, 2, slices=ids)
+    other = statement_of(Source.POD_RESOURCES, A, 2, uid="u2", slices=(("r/gpu", ("b", "c")),))
     ledger = merge(evidence(one, other, pods=TWO_PODS))
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.DOUBLE_BOOKED
@@ -185,10 +199,10 @@ def test_the_same_device_id_in_two_living_pods():
 
 def test_ids_are_of_their_resource_and_of_living_pods():
     def ledger(other, **around):
-        one = said(Source.CHECKPOINT, A, slices=(("r/gpu", ("a",)),))
+        one = statement_of(Source.CHECKPOINT, A, slices=(("r/gpu", ("a",)),))
         return merge(evidence(one, other, **({"pods": TWO_PODS} | around)))
 
-    same = said(Source.CHECKPOINT, A, uid="u2", slices=(("r/gpu", ("a",)),))
+    same = statement_of(Source.CHECKPOINT, A, uid="u2", slices=(("r/gpu", ("a",)),))
     assert kinds(ledger(same)) == [ConflictKind.DOUBLE_BOOKED]
     assert kinds(ledger(same, pods=(pod("u1"), pod("u2", "Failed")))) == []
     elsewhere = msgspec.structs.replace(same, slices=(("r/memory", ("a",)),))
@@ -197,34 +211,38 @@ def test_ids_are_of_their_resource_and_of_living_pods():
 
 def test_app_containers_take_over_the_slices_of_their_pods_init_containers():
     ids = (("r/gpu", ("a",)),)
-    told = [said(Source.CHECKPOINT, A, container=name, slices=ids) for name in ("main", "init")]
-    assert kinds(merge(evidence(*told))) == []
+    statements = [
+        statement_of(Source.CHECKPOINT, A, container=name, slices=ids) for name in ("main", "init")
+    ]
+    assert kinds(merge(evidence(*statements))) == []
 
 
 def test_many_shared_ids_are_counted_rather_than_listed():
     ids = (("r/memory", tuple(f"id-{i:03}" for i in range(500))),)
-    told = [said(Source.CHECKPOINT, A, uid=uid, slices=ids) for uid in ("u1", "u2")]
-    (conflict,) = merge(evidence(*told, pods=TWO_PODS)).conflicts
+    statements = [statement_of(Source.CHECKPOINT, A, uid=uid, slices=ids) for uid in ("u1", "u2")]
+    (conflict,) = merge(evidence(*statements, pods=TWO_PODS)).conflicts
     assert conflict.detail.startswith("r/memory: id-000, id-001, ")
     assert conflict.detail.endswith("id-007 and 492 more")
 
 
 def test_more_than_the_device_has():
-    told = [said(Source.ANNOTATIONS, A, 6, uid=uid, cores=600) for uid in ("u1", "u2")]
-    ledger = merge(evidence(*told, pods=TWO_PODS))
+    statements = [
+        statement_of(Source.ANNOTATIONS, A, 6, uid=uid, cores=600) for uid in ("u1", "u2")
+    ]
+    ledger = merge(evidence(*statements, pods=TWO_PODS))
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.OVERCOMMITTED
     assert conflict.device == A
     assert conflict.detail == ("12.0 GiB of 10.0 GiB memory; 120 % of 100 % cores")
-    assert conflict.statements == tuple(told)
+    assert conflict.statements == tuple(statements)
     assert entry(ledger, A).free_memory_bytes == 0
     assert entry(ledger, A).free_cores_milli == 0
 
 
 def test_more_shares_than_the_device_is_split_into():
     gpus = (Device(uuid=A, slots=1),)
-    told = [said(Source.ANNOTATIONS, A, uid=uid) for uid in ("u1", "u2")]
-    (conflict,) = merge(evidence(*told, pods=TWO_PODS, devices=gpus)).conflicts
+    statements = [statement_of(Source.ANNOTATIONS, A, uid=uid) for uid in ("u1", "u2")]
+    (conflict,) = merge(evidence(*statements, pods=TWO_PODS, devices=gpus)).conflicts
     assert conflict.detail == "2 of 1 shares"
 
 
@@ -238,8 +256,11 @@ def test_more_shares_than_the_device_is_split_into():
 )
 def test_containers_that_run_one_after_another_need_their_device_once(kind, held):
     two = pod("u1", containers=(Container("main"), Container("side", kind=kind)))
-    told = [said(Source.ANNOTATIONS, A, 5), said(Source.ANNOTATIONS, A, 6, container="side")]
-    ledger = merge(evidence(*told, pods=(two,)))
+    statements = [
+        statement_of(Source.ANNOTATIONS, A, 5),
+        statement_of(Source.ANNOTATIONS, A, 6, container="side"),
+    ]
+    ledger = merge(evidence(*statements, pods=(two,)))
     assert entry(ledger, A).held.memory_bytes == held * GIB
     assert (ConflictKind.OVERCOMMITTED in kinds(ledger)) == (held > 10)
 
@@ -247,9 +268,9 @@ def test_containers_that_run_one_after_another_need_their_device_once(kind, held
 # ---------------------------------------------------------------- processes and requests
 
 
-def test_a_process_of_a_container_that_was_given_nothing():
-    process = said(Source.PROCESS, A, container="side")
-    ledger = merge(evidence(process, said(Source.CHECKPOINT, B, 2)))
+def test_a_process_of_a_container_without_allocation_is_a_conflict():
+    process = statement_of(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(process, statement_of(Source.CHECKPOINT, B, 2)))
     assert where(ledger) == {("u1", "main"): [B], ("u1", "side"): [A]}
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION
@@ -264,24 +285,24 @@ NOT_ASKED = {"read": frozenset(Source) - frozenset(KUBELET)}
     [NOT_ASKED, *({"incomplete": frozenset({source})} for source in Source if source in GIVERS)],
     ids=["the kubelet is not read", *(source.value for source in Source if source in GIVERS)],
 )
-def test_where_a_source_could_not_tell_all_nobody_is_accused_of_using_what_was_not_given(silent):
-    process = said(Source.PROCESS, A, container="side")
-    ledger = merge(evidence(process, said(Source.OWN_CHECKPOINT, B, 2), **silent))
+def test_a_process_without_allocation_is_no_conflict_where_a_source_is_incomplete(silent):
+    process = statement_of(Source.PROCESS, A, container="side")
+    ledger = merge(evidence(process, statement_of(Source.OWN_CHECKPOINT, B, 2), **silent))
     assert where(ledger) == {("u1", "main"): [B], ("u1", "side"): [A]}
     assert ledger.conflicts == ()
-    docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
+    docker = statement_of(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
     assert kinds(merge(evidence(docker, **silent))) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
 
 
 def test_a_process_outside_of_kubernetes_holds_its_gpu_by_the_id_of_its_container():
-    docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
+    docker = statement_of(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
     ledger = merge(evidence(docker))
     assert where(ledger) == {("", "0123456789ab"): [A]}
     assert kinds(ledger) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
 
 
-def test_a_process_in_no_container_holds_nothing_and_is_told():
-    host = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="", where="pid 7")
+def test_a_process_in_no_container_holds_nothing_and_is_a_conflict():
+    host = statement_of(Source.PROCESS, A, pod=PodRef("", "", ""), container="", where="pid 7")
     ledger = merge(evidence(host))
     assert where(ledger) == {}
     (conflict,) = ledger.conflicts
@@ -290,44 +311,44 @@ def test_a_process_in_no_container_holds_nothing_and_is_told():
 
 
 def test_a_process_of_an_unnamed_container_is_of_the_one_that_has_its_device():
-    process = said(Source.PROCESS, A, container="")
-    ledger = merge(evidence(process, said(Source.CHECKPOINT, A, 2)))
+    process = statement_of(Source.PROCESS, A, container="")
+    ledger = merge(evidence(process, statement_of(Source.CHECKPOINT, A, 2)))
     assert where(ledger) == {("u1", "main"): [A]}
     assert ledger.conflicts == ()
     (holding,) = ledger.holdings
     assert holding.sources == (Source.PROCESS, Source.CHECKPOINT)
-    elsewhere = merge(evidence(process, said(Source.CHECKPOINT, B, 2)))
+    elsewhere = merge(evidence(process, statement_of(Source.CHECKPOINT, B, 2)))
     assert where(elsewhere) == {("u1", "main"): [B], ("u1", ""): [A]}
     assert kinds(elsewhere) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
 
 
 def test_a_share_of_the_whole_pod_is_that_of_its_containers():
     """KubeShare's; kernel and region name containers."""
-    claim = said(Source.ANNOTATIONS, A, 2, container="")
-    running = said(Source.PROCESS, A, container="side")
+    claim = statement_of(Source.ANNOTATIONS, A, 2, container="")
+    running = statement_of(Source.PROCESS, A, container="side")
     ledger = merge(evidence(claim, running))
     assert where(ledger) == {("u1", ""): [A]}
     assert ledger.conflicts == ()
 
 
 def test_a_limit_of_the_whole_pod_is_that_of_its_only_container_with_a_share():
-    claim = said(Source.ANNOTATIONS, A, 2)
-    ledger = merge(evidence(claim, said(Source.LIMIT_FILE, A, 3, container="")))
+    claim = statement_of(Source.ANNOTATIONS, A, 2)
+    ledger = merge(evidence(claim, statement_of(Source.LIMIT_FILE, A, 3, container="")))
     assert where(ledger) == {("u1", "main"): [A]}
     assert kinds(ledger) == [ConflictKind.LIMIT_DIFFERS]
 
 
 def test_a_region_in_a_folder_of_the_wrong_container_is_not_a_second_holder():
     """HAMi#3079: the plugin names the folder after the init container."""
-    region = said(Source.SHIM, A, 6, container="init")
-    ledger = merge(evidence(region, said(Source.CHECKPOINT, A, 6)))
+    region = statement_of(Source.SHIM, A, 6, container="init")
+    ledger = merge(evidence(region, statement_of(Source.CHECKPOINT, A, 6)))
     assert where(ledger) == {("u1", "main"): [A]}
     assert ledger.conflicts == ()
 
 
-def test_a_misnamed_region_says_nothing_of_what_its_pod_holds_elsewhere():
-    region = said(Source.SHIM, A, 6, container="init")
-    gpus = said(Source.CHECKPOINT, "", shares=(Share(A, 6 * GIB), Share(B, 6 * GIB)))
+def test_a_misnamed_region_is_no_source_for_other_devices_of_its_pod():
+    region = statement_of(Source.SHIM, A, 6, container="init")
+    gpus = statement_of(Source.CHECKPOINT, "", shares=(Share(A, 6 * GIB), Share(B, 6 * GIB)))
     on = {h.share.device: h.sources for h in merge(evidence(region, gpus)).holdings}
     assert on == {A: (Source.CHECKPOINT, Source.SHIM), B: (Source.CHECKPOINT,)}
 
@@ -337,19 +358,19 @@ def wants(*, resource="r/gpu", running=True, container="main"):
     return (Wanted(ref("u1"), request, Scheme.VOLCANO, resource, running),)
 
 
-@pytest.mark.parametrize("given", [(), (said(Source.ANNOTATIONS, A, 1),)])
-def test_a_container_runs_that_the_kubelet_gave_no_device(given):
+@pytest.mark.parametrize("statements", [(), (statement_of(Source.ANNOTATIONS, A, 1),)])
+def test_a_running_container_without_a_device_of_the_kubelet_is_a_conflict(statements):
     """kubernetes#116125: a kubelet that lost its checkpoint admits the pod without a device."""
-    ledger = merge(evidence(*given, wanted=wants()))
+    ledger = merge(evidence(*statements, wanted=wants()))
     (conflict,) = ledger.conflicts
     assert conflict.kind is ConflictKind.RUNNING_WITHOUT_DEVICE
     assert (conflict.pod, conflict.container) == (ref("u1"), "main")
-    assert conflict.statements == given
+    assert conflict.statements == statements
 
 
 @pytest.mark.parametrize("source", KUBELET)
-def test_one_word_of_the_kubelets_is_enough_to_have_a_device(source):
-    assert kinds(merge(evidence(said(source, ""), wanted=wants()))) == []
+def test_one_statement_of_the_kubelet_is_enough_to_have_a_device(source):
+    assert kinds(merge(evidence(statement_of(source, ""), wanted=wants()))) == []
 
 
 @pytest.mark.parametrize(
@@ -364,20 +385,20 @@ def test_missing_data_is_no_evidence_of_a_missing_device(wanted, read):
     assert kinds(merge(evidence(wanted=wanted, read=read))) == []
 
 
-def test_a_kubelets_word_that_is_not_whole_is_no_evidence_of_a_missing_device():
+def test_an_incomplete_checkpoint_is_no_evidence_of_a_missing_device():
     asked = frozenset({Source.ANNOTATIONS, Source.CHECKPOINT})
-    told = evidence(wanted=wants(), read=asked, incomplete=frozenset({Source.CHECKPOINT}))
-    assert kinds(merge(told)) == []
+    facts = evidence(wanted=wants(), read=asked, incomplete=frozenset({Source.CHECKPOINT}))
+    assert kinds(merge(facts)) == []
 
 
-def test_what_asks_and_holds_nothing_waits():
+def test_a_request_without_a_holding_waits():
     wanted = wants(running=False)
     assert merge(evidence(wanted=wanted)).waiting == wanted
     for container in ("main", ""):
-        told = said(Source.ANNOTATIONS, A, 1, container=container)
-        assert merge(evidence(told, wanted=wanted)).waiting == ()
+        statement = statement_of(Source.ANNOTATIONS, A, 1, container=container)
+        assert merge(evidence(statement, wanted=wanted)).waiting == ()
     whole = wants(container="", resource="")
-    assert merge(evidence(said(Source.ANNOTATIONS, A, 1), wanted=whole)).waiting == ()
+    assert merge(evidence(statement_of(Source.ANNOTATIONS, A, 1), wanted=whole)).waiting == ()
 
 
 def test_what_cannot_be_read_is_a_conflict_in_words():
@@ -394,7 +415,7 @@ def test_what_cannot_be_read_is_a_conflict_in_words():
 
 def test_a_grant_of_an_unknown_resource_is_no_missing_device():
     """The kubelet has allocated something of a GPU by a name that no codec knows."""
-    working = said(Source.PROCESS, A)
+    working = statement_of(Source.PROCESS, A)
     asking = Wanted(ref("u1"), Request("main", 1), Scheme.VOLCANO, "nvidia.com/gpu", running=True)
     accused = merge(evidence(working, wanted=(asking,)))
     assert set(kinds(accused)) >= {
@@ -408,7 +429,7 @@ def test_a_grant_of_an_unknown_resource_is_no_missing_device():
 def test_a_pod_that_requests_an_unknown_resource_has_not_ended_though_no_list_has_it():
     """The list of pods that share GPUs has only pods that request a known resource."""
     slices = (("nvidia.com/vgpu", ("a-0",)),)
-    granted = said(Source.CHECKPOINT, A, 3, slices=slices)
+    granted = statement_of(Source.CHECKPOINT, A, 3, slices=slices)
     live = merge(evidence(granted, pods=(), live_pods=frozenset({"u1"})))
     assert (where(live), kinds(live)) == ({("u1", "main"): [A]}, [])
     known = msgspec.structs.replace(granted, slices=(("nvidia.com/gpu", ("a-0",)),))
@@ -424,7 +445,7 @@ def others(uid):
 
 
 def test_a_process_of_another_schedulers_pod_is_no_conflict():
-    working = said(Source.PROCESS, A)
+    working = statement_of(Source.PROCESS, A)
     ledger = merge(evidence(working, pods=(others("u1"),)))
     assert kinds(ledger) == []
     (excused,) = ledger.of_other_schedulers
@@ -433,8 +454,8 @@ def test_a_process_of_another_schedulers_pod_is_no_conflict():
 
 
 def test_another_schedulers_reservation_beside_its_tenants_is_no_double_booking():
-    reserved = said(Source.CHECKPOINT, A, scheme=NVIDIA)
-    tenant = said(Source.SHIM, A, 2, uid="u2")
+    reserved = statement_of(Source.CHECKPOINT, A, scheme=NVIDIA)
+    tenant = statement_of(Source.SHIM, A, 2, uid="u2")
     assert kinds(merge(evidence(reserved, tenant, pods=(others("u1"), others("u2"))))) == []
     with_ours = merge(evidence(reserved, tenant, pods=(others("u1"), pod("u2"))))
     assert ConflictKind.DOUBLE_BOOKED in kinds(with_ours)

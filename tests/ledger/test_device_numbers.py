@@ -44,8 +44,8 @@ def annotations(style, number):
 
 
 def sharing_pod(style, number=None, uid="u1"):
-    told = {} if number is None else annotations(style, number)
-    return pod(uid, containers=(Container("main", LIMITS[style]),), annotations=told)
+    of_pod = {} if number is None else annotations(style, number)
+    return pod(uid, containers=(Container("main", LIMITS[style]),), annotations=of_pod)
 
 
 def ledger(style, number=None, visible="", minors=MINORS):
@@ -76,16 +76,16 @@ def test_an_annotations_number_is_counted_as_its_system_counts(style, number, gp
 
 @pytest.mark.parametrize(("style", "number"), [("gaia", 2), ("gpushare", 0)])
 def test_a_healthy_pod_has_no_conflict_where_minors_are_not_indices(style, number):
-    found = ledger(style, number, visible=A)
-    assert where(found) == {("u1", "main"): [A]}
-    assert kinds(found) == []
+    merged = ledger(style, number, visible=A)
+    assert where(merged) == {("u1", "main"): [A]}
+    assert kinds(merged) == []
 
 
 @pytest.mark.parametrize(("style", "number"), [("gaia", 0), ("gpushare", 2)])
 def test_an_annotation_of_another_gpu_is_a_conflict_in_either_count(style, number):
-    found = ledger(style, number, visible=A)
-    assert where(found) == {("u1", "main"): [A]}
-    assert kinds(found) == [ConflictKind.GPU_DIFFERS]
+    merged = ledger(style, number, visible=A)
+    assert where(merged) == {("u1", "main"): [A]}
+    assert kinds(merged) == [ConflictKind.GPU_DIFFERS]
 
 
 @pytest.mark.parametrize("style", ["gaia", "gpushare"])
@@ -105,8 +105,8 @@ def test_a_number_of_unknown_minors_names_nothing_and_contradicts_nothing(minors
 
 
 def test_a_number_of_no_gpu_is_missing_where_all_minors_are_known():
-    found = ledger("gaia", 7)
-    assert [(one.kind, one.device) for one in found.conflicts] == [
+    merged = ledger("gaia", 7)
+    assert [(one.kind, one.device) for one in merged.conflicts] == [
         (ConflictKind.DEVICE_MISSING, "/dev/nvidia7")
     ]
 
@@ -123,9 +123,9 @@ def seen(node, *pods):
 
 def test_gpu_managers_gpus_are_counted_from_0_without_the_driver():
     node = Node("node-0", capacity=GAIA_NODE, allocatable=GAIA_NODE)
-    found = seen(node, sharing_pod("gaia", 1))
-    assert where(found) == {("u1", "main"): ["1"]}
-    assert kinds(found) == []
+    merged = seen(node, sharing_pod("gaia", 1))
+    assert where(merged) == {("u1", "main"): ["1"]}
+    assert kinds(merged) == []
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_gpu_managers_gpus_are_counted_from_0_without_the_driver():
 )
 def test_beside_another_systems_count_gpu_managers_number_names_nothing(other):
     node = Node("node-0", allocatable=other["capacity"], **other)
-    found = seen(node, sharing_pod("gaia", 1))
-    assert [holding.share.device for holding in found.unplaced] == ["/dev/nvidia1"]
-    assert ConflictKind.DEVICE_MISSING not in kinds(found)
-    assert len(found.devices) == 2
+    merged = seen(node, sharing_pod("gaia", 1))
+    assert [holding.share.device for holding in merged.unplaced] == ["/dev/nvidia1"]
+    assert ConflictKind.DEVICE_MISSING not in kinds(merged)
+    assert len(merged.devices) == 2
     if "aliyun.com/gpu-mem" in other["capacity"]:
         assert where(seen(node, sharing_pod("gpushare", 1))) == {("u1", "main"): ["1"]}

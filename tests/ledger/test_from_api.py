@@ -61,12 +61,12 @@ KUBESHARE = pod(
 
 
 def expected(scheme, share, phase, since=None, node=NODE):
-    told = (Source.ANNOTATIONS, ref("u1"), "main", (share,), scheme, phase, since)
-    return Statement(*told, node=node, where="annotations of team/pod-u1")
+    fields = (Source.ANNOTATIONS, ref("u1"), "main", (share,), scheme, phase, since)
+    return Statement(*fields, node=node, where="annotations of team/pod-u1")
 
 
 @pytest.mark.parametrize(
-    ("said", "statement"),
+    ("claiming", "statement"),
     [
         (GPUSHARE, expected(Scheme.GPUSHARE, Share("1", 3 * GIB), Phase.ASSIGNED, 20.0, "")),
         (VOLCANO, expected(Scheme.VOLCANO, Share(A, 10240 * MIB, 500), Phase.ASSUMED, 10)),
@@ -75,8 +75,8 @@ def expected(scheme, share, phase, since=None, node=NODE):
     ],
     ids=["gpushare", "volcano", "gaia", "kubeshare"],
 )
-def test_a_claim_is_a_statement_for_each_container(said, statement):
-    reading = read_pod(said, CODECS)
+def test_a_claim_is_a_statement_for_each_container(claiming, statement):
+    reading = read_pod(claiming, CODECS)
     assert reading.statements == (statement,)
     assert reading.malformed == ()
 
@@ -95,10 +95,10 @@ def test_statements_are_about_the_uid_that_the_node_knows():
 
 def test_two_pods_in_one_mig_slot_are_double_booked():
     def in_slot(uid):
-        told = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A}[2-1],NVIDIA,100,50:"}
-        told.pop("volcano.sh/devices-to-allocate")
+        annotations = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A}[2-1],NVIDIA,100,50:"}
+        annotations.pop("volcano.sh/devices-to-allocate")
         (statement,) = read_pod(
-            pod(uid, containers=VOLCANO.containers, annotations=told), CODECS
+            pod(uid, containers=VOLCANO.containers, annotations=annotations), CODECS
         ).statements
         return statement
 
@@ -122,7 +122,7 @@ def test_what_a_container_asks_for_and_whether_it_runs():
         assert wanted.running is running
 
 
-def test_a_quantity_that_is_no_number_is_told_of_a_pod_without_annotations():
+def test_a_quantity_that_is_no_number_is_reported_for_a_pod_without_annotations():
     broken = Container("main", broken={"volcano.sh/vgpu-number": "1500m"})
     reading = read_pod(pod("u1", containers=(broken,)), CODECS)
     (malformed,) = reading.malformed
@@ -150,8 +150,8 @@ def test_nothing_is_waited_for_in_init_containers_and_in_pods_that_have_ended():
 
 def test_a_broken_annotation_is_a_value_that_names_pod_key_and_text():
     broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
-    told = pod("u1", containers=GPUSHARE.containers, annotations=broken)
-    reading = read_pod(told, CODECS)
+    broken_pod = pod("u1", containers=GPUSHARE.containers, annotations=broken)
+    reading = read_pod(broken_pod, CODECS)
     assert reading.statements == ()
     (malformed,) = reading.malformed
     assert (malformed.pod, malformed.scheme) == (ref("u1"), Scheme.GPUSHARE)
@@ -162,20 +162,20 @@ def test_a_broken_annotation_is_a_value_that_names_pod_key_and_text():
 
 def test_doubts_of_a_claim_are_kept_beside_it():
     doubtful = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_POD": "7"}
-    told = pod("u1", containers=GPUSHARE.containers, annotations=doubtful)
-    reading = read_pod(told, CODECS)
+    doubtful_pod = pod("u1", containers=GPUSHARE.containers, annotations=doubtful)
+    reading = read_pod(doubtful_pod, CODECS)
     assert len(reading.statements) == 1
     (malformed,) = reading.malformed
     assert "ALIYUN_COM_GPU_MEM_POD" in malformed.detail
 
 
-def test_nobody_needs_to_repair_what_a_finished_pod_says():
+def test_broken_annotations_of_a_finished_pod_are_not_reported():
     broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
-    told = pod("u1", "Succeeded", containers=GPUSHARE.containers, annotations=broken)
-    assert read_pod(told, CODECS).malformed == ()
+    ended_pod = pod("u1", "Succeeded", containers=GPUSHARE.containers, annotations=broken)
+    assert read_pod(ended_pod, CODECS).malformed == ()
 
 
-def test_a_pod_that_shares_nothing_says_nothing():
+def test_a_pod_that_shares_no_gpu_makes_no_statement():
     reading = read_pod(pod("u1", statuses=(Status("main", ContainerState.RUNNING),)), CODECS)
     assert not any((reading.claims, reading.statements, reading.wanted, reading.malformed))
 
@@ -183,6 +183,6 @@ def test_a_pod_that_shares_nothing_says_nothing():
 def test_other_gpus_of_the_same_pod_do_not_get_mixed_up():
     both = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,50:{B},NVIDIA,1,0:"}
     both.pop("volcano.sh/devices-to-allocate")
-    told = pod("u1", containers=VOLCANO.containers, annotations=both)
-    (statement,) = read_pod(told, CODECS).statements
+    two_gpus = pod("u1", containers=VOLCANO.containers, annotations=both)
+    (statement,) = read_pod(two_gpus, CODECS).statements
     assert statement.shares == (Share(A, 10240 * MIB, 500), Share(B, 10 * MIB, 0))

@@ -44,8 +44,8 @@ def statements(prepared, held_resource_claims=(), pods=(POD, OTHER)):
     return list(resource_claim_statements(prepared, held_resource_claims, pods))
 
 
-def places(found):
-    return [(one.source, one.pod.uid, one.container) for one in found]
+def places(ledger):
+    return [(one.source, one.pod.uid, one.container) for one in ledger]
 
 
 # ---------------------------------------------------------------- statements
@@ -59,24 +59,24 @@ def test_the_state_alone_names_the_pod():
 
 
 def test_pod_resources_names_the_containers_and_gets_uids_from_the_state():
-    found = statements([RESOURCE_CLAIM], [use(), use(container="side")])
-    assert places(found) == [
+    read = statements([RESOURCE_CLAIM], [use(), use(container="side")])
+    assert places(read) == [
         (Source.DRA_STATE, "u1", "main"),
         (Source.DRA_STATE, "u1", "side"),
         (Source.POD_RESOURCES, "u1", "main"),
         (Source.POD_RESOURCES, "u1", "side"),
     ]
-    assert {one.resource_claim_devices for one in found} == {(DEVICE,)}
+    assert {one.resource_claim_devices for one in read} == {(DEVICE,)}
 
 
 def test_pod_resources_alone_names_the_pod_only_if_its_name_is_unique():
     assert places(statements([], [use()])) == [(Source.POD_RESOURCES, "u1", "main")]
     twin = PodRef("u9", POD.namespace, POD.name)
     assert statements([], [use()], (POD, twin)) == []
-    found = statements(
+    read = statements(
         [RESOURCE_CLAIM], [use()], (POD, twin)
     )  # the state knows which of the two it is
-    assert places(found)[-1] == (Source.POD_RESOURCES, "u1", "main")
+    assert places(read)[-1] == (Source.POD_RESOURCES, "u1", "main")
 
 
 # ---------------------------------------------------------------- the ledger
@@ -124,15 +124,15 @@ def test_a_holder_is_shown_without_a_uuid_if_no_source_knows_it():
 
 
 def test_a_list_of_pods_that_request_shares_has_no_pods_of_resource_claims():
-    found = ledger([RESOURCE_CLAIM], [use()], pods_complete=True)
-    assert [holding.pod for holding in found.holdings] == [POD]
-    assert not found.conflicts
+    merged = ledger([RESOURCE_CLAIM], [use()], pods_complete=True)
+    assert [holding.pod for holding in merged.holdings] == [POD]
+    assert not merged.conflicts
 
 
 def test_a_pod_that_is_gone_and_still_in_the_state_is_a_conflict():
-    found = ledger([RESOURCE_CLAIM], live=())
-    assert not list(found.holdings)
-    assert kinds(found) == [ConflictKind.HELD_BY_NOBODY_ALIVE]
+    merged = ledger([RESOURCE_CLAIM], live=())
+    assert not list(merged.holdings)
+    assert kinds(merged) == [ConflictKind.HELD_BY_NOBODY_ALIVE]
 
 
 def test_a_state_that_could_not_be_read_is_no_evidence():
@@ -161,10 +161,10 @@ def resource_claim_statement(
     )
 
 
-def total(*given):
-    found = merge(evidence(*given, pods=(pod("u1"), pod("u2"), pod("u3"))))
-    (entry,) = (entry for entry in found.devices if entry.device.uuid == A)
-    return found, entry.held
+def total(*statements):
+    merged = merge(evidence(*statements, pods=(pod("u1"), pod("u2"), pod("u3"))))
+    (entry,) = (entry for entry in merged.devices if entry.device.uuid == A)
+    return merged, entry.held
 
 
 def test_a_resource_claim_of_several_pods_counts_once():
@@ -239,8 +239,8 @@ def driver(*results, uid="c1", name="train", uuids=None):
     )
 
 
-def of_device(found, device=A):
-    (entry,) = (entry for entry in found.devices if entry.device.uuid == device)
+def of_device(ledger, device=A):
+    (entry,) = (entry for entry in ledger.devices if entry.device.uuid == device)
     return entry
 
 
@@ -252,7 +252,7 @@ def test_a_device_without_a_share_id_is_held_as_a_whole():
     assert entry.held.memory_bytes == 10 * GIB
 
 
-def test_two_shares_of_a_device_are_told_apart_by_their_requests():
+def test_two_shares_of_a_device_are_distinguished_by_their_requests():
     """Kubernetes 1.34 has no share ID in the kubelet's state."""
     first, second = (
         AllocatedDevice(request, "gpu.nvidia.com", NODE, "gpu-0", share_id, gib * GIB)
@@ -275,18 +275,18 @@ def test_two_shares_of_a_device_are_told_apart_by_their_requests():
 def test_a_resource_claim_of_two_pods_has_two_holders_and_one_size():
     share = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", "s1", 4 * GIB)
     resource_claim = msgspec.structs.replace(RESOURCE_CLAIM, pod_uids=("u1", "u2"))
-    found = ledger([resource_claim], [use(), use(OTHER)], drivers=[driver(share)])
-    entry = of_device(found)
+    merged = ledger([resource_claim], [use(), use(OTHER)], drivers=[driver(share)])
+    entry = of_device(merged)
     assert [holding.pod for holding in entry.holdings] == [POD, OTHER]
     assert (entry.held.memory_bytes, entry.held.slots) == (4 * GIB, 1)
-    assert found.conflicts == ()
+    assert merged.conflicts == ()
 
 
 def test_admin_access_holds_nothing():
     observed = msgspec.structs.replace(WHOLE, admin=True)
-    found = ledger([RESOURCE_CLAIM], [use()], drivers=[driver(observed)])
-    assert not list(found.holdings)
-    assert found.conflicts == ()
+    merged = ledger([RESOURCE_CLAIM], [use()], drivers=[driver(observed)])
+    assert not list(merged.holdings)
+    assert merged.conflicts == ()
 
 
 SECOND = ResourceClaimDevice("c2", "more", "gpu.nvidia.com", NODE, "gpu-1", requests=("gpu",))
@@ -297,10 +297,10 @@ def test_a_container_may_have_two_resource_claims_on_two_gpus():
     other = msgspec.structs.replace(WHOLE, device="gpu-1")
     drivers = [driver(), driver(other, uid="c2", name="more", uuids={"gpu-1": B})]
     uses = [use(), use(resource_claim="more", device="gpu-1")]
-    found = ledger([RESOURCE_CLAIM, MORE], uses, drivers=drivers)
-    assert where(found) == {("u1", "main"): [A, B]}
-    assert found.conflicts == ()
-    assert [of_device(found, uuid).held.memory_bytes for uuid in (A, B)] == [10 * GIB] * 2
+    merged = ledger([RESOURCE_CLAIM, MORE], uses, drivers=drivers)
+    assert where(merged) == {("u1", "main"): [A, B]}
+    assert merged.conflicts == ()
+    assert [of_device(merged, uuid).held.memory_bytes for uuid in (A, B)] == [10 * GIB] * 2
 
 
 def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
@@ -310,9 +310,9 @@ def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
     ]
     more = msgspec.structs.replace(MORE, devices=(msgspec.structs.replace(SECOND, device="gpu-0"),))
     drivers = [driver(shares[0]), driver(shares[1], uid="c2", name="more")]
-    found = ledger([RESOURCE_CLAIM, more], [use(), use(resource_claim="more")], drivers=drivers)
-    assert found.conflicts == ()
-    entry = of_device(found)
+    merged = ledger([RESOURCE_CLAIM, more], [use(), use(resource_claim="more")], drivers=drivers)
+    assert merged.conflicts == ()
+    entry = of_device(merged)
     assert (entry.held.memory_bytes, entry.held.slots) == (5 * GIB, 2)
 
 
@@ -343,12 +343,12 @@ def test_admin_access_is_known_from_the_api_server():
 
 
 def test_a_driver_without_the_kubelets_state_leaves_nothing():
-    found = ledger([], [use()], drivers=[driver()], state_known=False)
-    assert found.conflicts == ()
-    assert [holding.share.device for holding in found.holdings] == [A]
+    merged = ledger([], [use()], drivers=[driver()], state_known=False)
+    assert merged.conflicts == ()
+    assert [holding.share.device for holding in merged.holdings] == [A]
 
 
-def test_what_is_left_and_does_not_exist_says_so():
+def test_a_leftover_of_a_deleted_resource_claim_is_described_as_such():
     api = ResourceClaimSample(gone=frozenset({"c1"}))
     (conflict,) = ledger([], drivers=[driver()], api=api).conflicts
     where = "ResourceClaim ml/train of gpu.nvidia.com"
@@ -358,20 +358,20 @@ def test_what_is_left_and_does_not_exist_says_so():
 def test_what_does_not_exist_is_left_whatever_the_kubelet_has():
     api = ResourceClaimSample(gone=frozenset({"c1"}))
     for fields in ({"state_known": False}, {}):  # without its state, and with the ResourceClaim
-        found = ledger(
+        merged = ledger(
             [RESOURCE_CLAIM] if not fields else [], drivers=[driver()], api=api, **fields
         )
-        assert kinds(found) == [ConflictKind.RESOURCE_CLAIM_LEFT]
+        assert kinds(merged) == [ConflictKind.RESOURCE_CLAIM_LEFT]
     assert (
         ledger([], drivers=[driver()], api=ResourceClaimSample(), state_known=False).conflicts == ()
     )
 
 
 def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():
-    found = ledger(
+    merged = ledger(
         [RESOURCE_CLAIM], drivers=[driver(), driver(uid="old", name="old", uuids={"gpu-1": B})]
     )
-    (conflict,) = found.conflicts
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.RESOURCE_CLAIM_LEFT, B)
     assert conflict.detail == "ResourceClaim ml/old of gpu.nvidia.com, gpu-1"
 
@@ -386,12 +386,12 @@ CDI = (CdiDevice("gpu.nvidia.com", NODE, "gpu-0", SPEC),)
 
 def test_a_prepared_resource_claim_without_its_cdi_spec_is_a_conflict():
     resource_claim = msgspec.structs.replace(RESOURCE_CLAIM, cdi=CDI)
-    found = ledger([resource_claim], [use()], drivers=[driver()], missing_cdi={SPEC})
-    (conflict,) = found.conflicts
+    merged = ledger([resource_claim], [use()], drivers=[driver()], missing_cdi={SPEC})
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, A)
     where = "ResourceClaim ml/train of gpu.nvidia.com, gpu-0"
     assert conflict.detail == f"{where}: no CDI spec has {SPEC}"
-    assert len(list(found.holdings)) == 1  # it still holds its device
+    assert len(list(merged.holdings)) == 1  # it still holds its device
     other = ledger([resource_claim], [use()], missing_cdi={"k8s.gpu.nvidia.com/claim=c2-gpu-0"})
     assert other.conflicts == ()
 
@@ -400,8 +400,8 @@ def test_without_the_kubelets_state_pod_resources_names_what_is_missing():
     both = [msgspec.structs.replace(use(container=name), cdi=CDI) for name in ("main", "side")]
     api = at_api_server(WHOLE)
     for fields, device in (({"api": api}, A), ({}, f"gpu.nvidia.com/{NODE}/gpu-0")):
-        found = ledger([], both, state_known=False, missing_cdi={SPEC}, **fields)
-        (conflict,) = found.conflicts
+        merged = ledger([], both, state_known=False, missing_cdi={SPEC}, **fields)
+        (conflict,) = merged.conflicts
         assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, device)
     with_state = ledger([RESOURCE_CLAIM], both, missing_cdi={SPEC})
     assert with_state.conflicts == ()  # the state has another CDI device
@@ -409,10 +409,10 @@ def test_without_the_kubelets_state_pod_resources_names_what_is_missing():
 
 def test_a_gpu_of_a_resource_claim_and_of_a_device_plugin_is_a_conflict():
     plain = Grant(OTHER.uid, "main", "nvidia.com/gpu", (UUID,), {"NVIDIA_VISIBLE_DEVICES": UUID})
-    found = ledger(
+    merged = ledger(
         [RESOURCE_CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], grants=[plain], gpus=(UUID,)
     )
-    (conflict,) = (one for one in found.conflicts if one.kind is ConflictKind.DOUBLE_BOOKED)
+    (conflict,) = (one for one in merged.conflicts if one.kind is ConflictKind.DOUBLE_BOOKED)
     assert conflict.device == UUID
     assert "dra, nvidia" in conflict.detail
     alone = ledger([RESOURCE_CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], gpus=(UUID,))

@@ -39,9 +39,9 @@ def unanswered(*words, **more):
 
 def grant_statements(grants, codecs, source=Source.CHECKPOINT):
     reader = GrantReader(codecs, source)
-    given_out = [reader.read(*place, its) for place, its in by_container(grants).items()]
-    statements = [statement for one in given_out for statement in one.statements]
-    return statements, [malformed for one in given_out for malformed in one.malformed]
+    readings = [reader.read(*place, its) for place, its in by_container(grants).items()]
+    statements = [statement for one in readings for statement in one.statements]
+    return statements, [malformed for one in readings for malformed in one.malformed]
 
 
 def only(*grants, codecs=CODECS, source=Source.CHECKPOINT):
@@ -74,7 +74,7 @@ def test_volcanos_gpu_is_that_of_the_answer_not_that_of_the_device_id():
 
 
 def test_without_an_answer_ids_only_count():
-    """As pod-resources tells it, and with our own plugin's CDI devices."""
+    """As pod-resources reports it, and with our own plugin's CDI devices."""
     number = grant("volcano.sh/vgpu-number", [f"{ONE}-3", f"{TWO}-1"])
     memory = grant("volcano.sh/vgpu-memory", [f"{ONE}-memory-{i}" for i in range(4)])
     statement = only(number, memory, source=Source.POD_RESOURCES)
@@ -138,7 +138,7 @@ def test_what_no_system_divides_is_held_whole():
     assert instance.shares == (Share(MIG, None, 1000),)
 
 
-def test_a_turn_at_a_device_is_no_share_of_it():
+def test_a_replica_of_a_time_sliced_gpu_is_a_holding_of_the_gpu_without_an_amount():
     """``<uuid>::<i>`` names the device, unless the answer is that of HAMi's plugin."""
     ids = [f"{ONE}::4"]
     own = only(grant("nvidia.com/gpu", ids, {"NVIDIA_VISIBLE_DEVICES": ONE}))
@@ -150,11 +150,11 @@ def test_a_turn_at_a_device_is_no_share_of_it():
     assert unknown.shares == (Share(ONE),)
 
 
-def test_what_is_no_gpu_says_nothing():
+def test_a_grant_of_another_resource_makes_no_statement():
     assert grant_statements([grant("rdma/hca", ["mlx5_0"])], CODECS) == ([], [])
 
 
-def test_what_the_language_does_not_allow_is_a_value():
+def test_what_the_codec_does_not_allow_is_a_value():
     half = grant("tencent.com/vcuda-core", [f"tencent.com/vcuda-core-{i}" for i in range(50)])
     statements, (malformed,) = grant_statements([half], CODECS)
     assert statements == []
@@ -179,8 +179,8 @@ def test_what_the_language_does_not_allow_is_a_value():
     ),
 )
 def test_whatever_the_checkpoint_holds_is_read_or_named(resource, ids, env):
-    given_out = [grant(resource, ids, env)]
-    statements, malformed = grant_statements(given_out, CODECS)
+    grants = [grant(resource, ids, env)]
+    statements, malformed = grant_statements(grants, CODECS)
     assert all(statement.pod.uid == "u1" for statement in statements)
     assert all(one.detail for one in malformed)
 
@@ -210,7 +210,7 @@ def test_pod_resources_without_a_checkpoint_goes_by_a_name_that_only_one_pod_has
     assert identified(held("a"), []) == []
 
 
-def test_pod_resources_is_believed_if_the_checkpoint_agrees():
+def test_pod_resources_is_trusted_if_the_checkpoint_agrees():
     """A StatefulSet's pod may be replaced by one of the same name between two reads."""
     pods = [PodRef("u1", "team", "web-0"), PodRef("u2", "team", "web-0")]
     checkpoint = [grant("r/gpu", ["a"]), grant("r/gpu", ["b"], uid="u2")]

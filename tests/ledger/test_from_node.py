@@ -70,13 +70,13 @@ def test_a_container_without_a_name_is_its_pods_or_known_by_its_id():
     assert (outside.pod.uid, outside.container, outside.alive) == ("", "0123456789ab", True)
 
 
-def test_a_name_that_belongs_to_another_pod_is_not_believed():
+def test_a_name_that_belongs_to_another_pod_is_ignored():
     stolen = {CID: ContainerName("team", "other", "main", "u2")}
     (statement,) = process_statements([GpuProcess(5, A, GIB)], {5: OWNER}, stolen)
     assert (statement.pod.uid, statement.container) == ("u1", "")
 
 
-def test_processes_in_no_container_are_told_one_by_one_and_gone_ones_not_at_all():
+def test_processes_in_no_container_are_reported_one_by_one_and_ended_ones_not_at_all():
     processes = [GpuProcess(5, A, GIB), GpuProcess(6, A, GIB), GpuProcess(7, A, GIB)]
     statements = process_statements(processes, {5: None, 6: None}, NAMES)
     assert [(s.pod.uid, s.container, s.where) for s in statements] == [
@@ -200,5 +200,5 @@ def test_a_container_is_known_by_its_id_or_by_a_name_that_its_pod_has():
     statements, (malformed,) = limit_statements([gaia(container="forged")], [], NAMES)
     assert statements == []
     assert (malformed.container, malformed.scheme) == ("forged", Scheme.GAIA)
-    (believed,), _ = limit_statements([gaia(container="unknown")], [], {})
-    assert believed.container == "unknown"
+    (unchecked,), _ = limit_statements([gaia(container="unknown")], [], {})
+    assert unchecked.container == "unknown"

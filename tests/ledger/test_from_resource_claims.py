@@ -43,40 +43,40 @@ def ledger(*resource_claims, slices=(SLICE,), pods=PODS, node="gpu-1"):
     return ledgers[node]
 
 
-def of(found, uuid):
-    (entry,) = (entry for entry in found.devices if entry.device.uuid == uuid)
+def of(ledger, uuid):
+    (entry,) = (entry for entry in ledger.devices if entry.device.uuid == uuid)
     return entry
 
 
 def test_a_resource_claim_holds_its_device_as_a_whole():
-    found = ledger(resource_claim_json("train", result(), pods=users("a")))
-    (holding,) = of(found, A).holdings
+    merged = ledger(resource_claim_json("train", result(), pods=users("a")))
+    (holding,) = of(merged, A).holdings
     assert (holding.pod, holding.container) == (PODS[0].ref, "main")
     assert (holding.scheme, holding.sources) == (Scheme.DRA, (Source.RESOURCE_CLAIM,))
-    assert holding.share.memory_bytes == of(found, A).held.memory_bytes == 10 * GIB
-    assert of(found, B).held.memory_bytes == 0
-    assert found.conflicts == ()
+    assert holding.share.memory_bytes == of(merged, A).held.memory_bytes == 10 * GIB
+    assert of(merged, B).held.memory_bytes == 0
+    assert merged.conflicts == ()
 
 
 def test_a_shared_resource_claim_has_its_pods_and_counts_once():
-    found = ledger(resource_claim_json("c", result(consumed="4Gi"), pods=users("a", "b")))
-    entry = of(found, A)
+    merged = ledger(resource_claim_json("c", result(consumed="4Gi"), pods=users("a", "b")))
+    entry = of(merged, A)
     assert [holding.pod.name for holding in entry.holdings] == ["a", "b"]
     assert (entry.held.memory_bytes, entry.held.slots) == (4 * GIB, 1)
 
 
 def test_resource_claims_that_consume_more_than_the_device_are_a_conflict():
-    found = ledger(
+    merged = ledger(
         resource_claim_json("c", result(consumed="6Gi"), pods=users("a")),
         resource_claim_json("d", result(consumed="5Gi"), pods=users("b")),
     )
-    (conflict,) = found.conflicts
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.OVERCOMMITTED, A)
 
 
 def test_admin_access_holds_nothing():
-    found = ledger(resource_claim_json("c", result(adminAccess=True), pods=users("a")))
-    assert not list(found.holdings)
+    merged = ledger(resource_claim_json("c", result(adminAccess=True), pods=users("a")))
+    assert not list(merged.holdings)
 
 
 def test_a_device_without_a_uuid_or_of_an_incomplete_pool_is_a_holder_all_the_same():
@@ -90,39 +90,39 @@ def test_a_device_without_a_uuid_or_of_an_incomplete_pool_is_a_holder_all_the_sa
             "gpu.nvidia.com/gpu-1/gpu-0",
             "x.example/gpu-1/x",
         }
-    found = ledger(resource_claim)
-    assert of(found, A).holdings
+    merged = ledger(resource_claim)
+    assert of(merged, A).holdings
 
 
 def test_a_pod_that_is_gone_holds_nothing_and_is_a_conflict():
-    found = ledger(resource_claim_json("c", result(), pods=users("gone")))
-    assert not list(found.holdings)
-    (conflict,) = found.conflicts
+    merged = ledger(resource_claim_json("c", result(), pods=users("gone")))
+    assert not list(merged.holdings)
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.pod.name) == (ConflictKind.HELD_BY_NOBODY_ALIVE, "gone")
 
 
 def test_a_pod_that_has_ended_holds_nothing_and_is_normal():
     ended = pod("a", phase="Succeeded")
-    found = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[ended])
-    assert (list(found.holdings), found.conflicts) == ([], ())
+    merged = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[ended])
+    assert (list(merged.holdings), merged.conflicts) == ([], ())
 
 
 def test_a_container_is_named_where_there_is_no_other():
     two = pod("a", containers=(Container("main"), Container("side")))
-    found = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[two])
-    (holding,) = found.holdings
+    merged = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[two])
+    (holding,) = merged.holdings
     assert holding.container == ""
 
 
 def test_devices_of_no_single_node_are_where_the_pod_is():
-    found = ledger(
+    merged = ledger(
         resource_claim_json("c", result(driver="x.example", pool="p"), pods=users("a"), node=""),
     )
-    (holding,) = found.unplaced
+    (holding,) = merged.unplaced
     assert holding.share.device == "x.example/p/gpu-0"
 
 
 def test_a_node_that_only_resource_claims_name_has_a_ledger():
     resource_claim = resource_claim_json("c", result(), pods=users("z"), node="gpu-9")
-    found = ledger(resource_claim, slices=(), pods=[pod("z", node="gpu-9")], node="gpu-9")
-    assert [holding.pod.name for holding in found.unplaced] == ["z"]
+    merged = ledger(resource_claim, slices=(), pods=[pod("z", node="gpu-9")], node="gpu-9")
+    assert [holding.pod.name for holding in merged.unplaced] == ["z"]

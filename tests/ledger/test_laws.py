@@ -21,9 +21,11 @@ def pairs(ledger):
 
 
 def disputed(ledger):
-    """Who is said to be on a device by statements that better ones contradict."""
+    """Who is on a device according to statements that better ones contradict."""
     return {
-        (said.pod.uid, entry.device.name) for entry in ledger.devices for said in entry.disputed
+        (statement.pod.uid, entry.device.name)
+        for entry in ledger.devices
+        for statement in entry.disputed
     }
 
 
@@ -52,7 +54,7 @@ def test_the_order_of_the_evidence_changes_nothing(evidence, random):
 
 
 @given(evidences)
-def test_saying_everything_twice_changes_nothing(evidence):
+def test_repeated_statements_change_nothing(evidence):
     twice = replace(
         evidence,
         devices=evidence.devices * 2,
@@ -67,7 +69,9 @@ def test_saying_everything_twice_changes_nothing(evidence):
 def test_a_missing_source_adds_no_holder_and_gives_no_holder_a_device(evidence, source):
     without = replace(
         evidence,
-        statements=tuple(said for said in evidence.statements if said.source is not source),
+        statements=tuple(
+            statement for statement in evidence.statements if statement.source is not source
+        ),
         read=evidence.read - {source},
     )
     only_loses(merge(evidence), merge(without))
@@ -87,9 +91,9 @@ def test_not_knowing_whether_these_are_all_the_pods_adds_no_holder(evidence):
 def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(evidence):
     before, after = merge(evidence), merge(replace(evidence, pods=(), pods_complete=False))
     shown = {
-        said.pod.uid
-        for said in evidence.statements
-        if said.alive or said.source is Source.POD_RESOURCES
+        statement.pod.uid
+        for statement in evidence.statements
+        if statement.alive or statement.source is Source.POD_RESOURCES
     }
     shown |= evidence.live_pods or frozenset()
     assert holders(after) - holders(before) <= shown
@@ -97,20 +101,20 @@ def test_without_the_api_server_only_what_the_node_shows_alive_holds_more(eviden
 
 
 @given(evidences)
-def test_a_pod_that_has_ended_holds_nothing_whatever_is_said(evidence):
+def test_a_pod_that_has_ended_holds_nothing_whatever_is_stated(evidence):
     over = {pod.ref.uid for pod in evidence.pods if not holds_devices(pod)}
-    alive = {said.pod.uid for said in evidence.statements if said.alive}
+    alive = {statement.pod.uid for statement in evidence.statements if statement.alive}
     assert not holders(merge(evidence)) & (over - alive)
 
 
 @given(evidences)
-def test_a_container_that_runs_on_a_device_holds_it_whatever_is_said(evidence):
+def test_a_container_that_runs_on_a_device_holds_it_whatever_is_stated(evidence):
     found = pairs(merge(evidence))
     registry = Registry(evidence)
-    for said in evidence.statements:
-        if said.source is Source.PROCESS and (said.pod.uid or said.container):
-            for device in set(registry.gpus(said)) & registry.devices.keys():
-                assert (said.pod.uid, device) in found
+    for statement in evidence.statements:
+        if statement.source is Source.PROCESS and (statement.pod.uid or statement.container):
+            for device in set(registry.gpus(statement)) & registry.devices.keys():
+                assert (statement.pod.uid, device) in found
 
 
 @given(evidences)
@@ -119,18 +123,18 @@ def test_every_statement_about_a_device_is_kept_somewhere(evidence):
     ledger = merge(evidence)
     agreeing = {(h.pod.uid, source) for h in ledger.holdings for source in h.sources}
     kept = {
-        (said.pod.uid, said.source)
+        (statement.pod.uid, statement.source)
         for those in (
             ledger.unproven,
             ledger.leftovers,
             *(entry.disputed for entry in ledger.devices),
             *(conflict.statements for conflict in ledger.conflicts),
         )
-        for said in those
+        for statement in those
     }
-    for said in evidence.statements:
-        if said.shares and said.phase is not Phase.RELEASED:
-            assert (said.pod.uid, said.source) in agreeing | kept
+    for statement in evidence.statements:
+        if statement.shares and statement.phase is not Phase.RELEASED:
+            assert (statement.pod.uid, statement.source) in agreeing | kept
 
 
 @given(evidences)
@@ -153,11 +157,14 @@ def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
     ledger = merge(evidence)
     holding = {(h.pod.uid, h.container) for h in ledger.holdings}
     owners = {}
-    for said in evidence.statements:
-        if said.phase is not Phase.RELEASED and (said.pod.uid, said.container) in holding:
-            for resource, ids in said.slices:
+    for statement in evidence.statements:
+        if (
+            statement.phase is not Phase.RELEASED
+            and (statement.pod.uid, statement.container) in holding
+        ):
+            for resource, ids in statement.slices:
                 for one in ids:
-                    owners.setdefault((resource, one), set()).add(said.pod.uid)
+                    owners.setdefault((resource, one), set()).add(statement.pod.uid)
     doubled = {one for one, uids in owners.items() if len(uids) > 1}
     reported = [c for c in ledger.conflicts if c.kind is ConflictKind.DOUBLE_BOOKED]
     for resource, one in doubled:
@@ -165,9 +172,9 @@ def test_no_slice_has_two_holders_unless_that_is_a_conflict(evidence):
 
 
 @given(st.lists(statements, min_size=1, max_size=4), surroundings)
-def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(said, around):
+def test_the_short_way_of_settling_a_container_finds_what_the_long_one_does(drawn, around):
     registry = Registry(around)
-    one = tuple(replace(statement, pod=ref("u1"), container="main") for statement in said)
+    one = tuple(replace(statement, pod=ref("u1"), container="main") for statement in drawn)
     for those in by_pod(one).get("u1", {}).values():
         short = resolve_fast(those, registry)
         assert short is None or short == resolve_general(those, registry)

@@ -147,7 +147,7 @@ def test_the_node_alone_knows_names_and_shares(samples):
     assert all(holding.pod.name for holding in ledger.holdings)
 
 
-def test_the_api_server_alone_knows_what_was_promised(samples):
+def test_the_api_server_alone_has_the_reservations(samples):
     only = {key: samples[key] for key in ("node", "pods")}
     ledger = merge(node_evidence(CODECS, NodeSamples(**only)))
     assert set(where(ledger)) == set(running(demo()))
@@ -155,7 +155,7 @@ def test_the_api_server_alone_knows_what_was_promised(samples):
     assert ledger.conflicts == ()
 
 
-def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(samples):
+def test_after_a_crossed_allocation_the_ledger_has_the_gpu_that_the_container_uses(samples):
     """The scheduler wrote the other GPU on the pod; kubelet, kernel and region know better."""
     one, two = (gpu.uuid for gpu in demo().gpus)
 
@@ -180,9 +180,9 @@ def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(sampl
 def test_what_is_remembered_makes_no_difference(samples):
     memory = StatementCache()
     for missing in ("", "pods", "", "kubelet", "held", ""):
-        given = samples | ({missing: None} if missing else {})
-        remembering, _ = read_samples(CODECS, NodeSamples(**given), memory=memory)
-        assert remembering == node_evidence(CODECS, NodeSamples(**given))
+        sampled = samples | ({missing: None} if missing else {})
+        remembering, _ = read_samples(CODECS, NodeSamples(**sampled), memory=memory)
+        assert remembering == node_evidence(CODECS, NodeSamples(**sampled))
 
 
 # ---------------------------------------------------------------- what the demo has not
@@ -199,13 +199,13 @@ def kernel(**changes):
     return msgspec.structs.replace(sample, **changes)
 
 
-def test_a_process_list_that_contradicts_itself_says_nothing():
+def test_a_process_that_the_driver_lists_on_an_unknown_device_is_ignored_there():
     gpu = driver(GpuProcess(5, "GPU-c", GIB), GpuProcess(5, A, GIB))
     evidence = node_evidence((), NodeSamples(gpu=gpu, process=kernel()))
-    assert [share.device for said in evidence.statements for share in said.shares] == [A]
+    assert [share.device for statement in evidence.statements for share in statement.shares] == [A]
 
 
-def test_foreign_pids_say_nothing():
+def test_pids_of_another_namespace_make_no_statements():
     evidence = node_evidence(
         (), NodeSamples(gpu=driver(GpuProcess(5, A, GIB)), process=kernel(sees_host=False))
     )
@@ -219,7 +219,7 @@ def test_of_two_regions_of_one_container_the_first_counts():
     first = RegionFile("/regions/u1_main", "u1", "main", region)
     files = (first, RegionFile("/old/u1_main", "u1", "main", other))
     evidence = node_evidence((), NodeSamples(shim=ShimSample(files)))
-    assert [said.where for said in evidence.statements] == ["/regions/u1_main"]
+    assert [statement.where for statement in evidence.statements] == ["/regions/u1_main"]
 
 
 def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
@@ -236,7 +236,7 @@ def test_a_region_inside_a_container_counts_where_the_plugin_made_none():
     both = node_evidence(
         (), NodeSamples(gpu=driver(), process=process, kubelet=kubelet, shim=plugins)
     )
-    assert [said.where for said in both.statements] == ["/regions/u1_main"]
+    assert [statement.where for statement in both.statements] == ["/regions/u1_main"]
 
 
 def test_our_own_checkpoint_is_a_source_like_the_others():
@@ -266,7 +266,7 @@ def test_there_is_as_much_to_share_as_the_plugin_registered():
 
 
 def test_without_the_driver_the_gpus_are_those_that_are_registered_by_uuid():
-    """Which GPU an index is, nobody can tell then."""
+    """Then it is unknown which GPU has an index."""
     gpu, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
     evidence = node_evidence((), NodeSamples(registered=(gpu, same, nameless)))
     assert evidence.devices == (gpu,)

@@ -1,4 +1,4 @@
-"""With CDI the kubelet knows how much a container was given, and our own plugin of which GPU."""
+"""With CDI the kubelet knows how much a container has, and our own plugin knows the GPU."""
 
 import msgspec
 import pytest
@@ -111,7 +111,7 @@ def pod(case, annotations):
 
 
 def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=VOID):
-    """What is made of the node's sources. None is a source that says nothing of the pod."""
+    """What is made of the node's sources. None is a source without the pod."""
     tenant = AdmittedPod(
         PodRef(UID, "ml", "train"),
         (Allocation("main", (Share(own or "", 2 * GIB, case.cores),), Phase.ASSIGNED),),
@@ -144,65 +144,65 @@ def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=V
     return merge(evidence)
 
 
-def held(found):
-    return [(one.share.device, one.share.memory_bytes, one.source) for one in found.holdings]
+def held(ledger):
+    return [(one.share.device, one.share.memory_bytes, one.source) for one in ledger.holdings]
 
 
 def test_the_gpu_is_that_of_our_own_checkpoint(case):
-    found = ledger(case)
-    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
-    assert kinds(found) == []
-    (holding,) = found.holdings
+    merged = ledger(case)
+    assert held(merged) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(merged) == []
+    (holding,) = merged.holdings
     assert (holding.scheme, holding.phase) == (case.codec.scheme, Phase.ASSIGNED)
     assert {Source.CHECKPOINT, Source.OWN_CHECKPOINT} <= {*holding.sources}
 
 
 @pytest.mark.parametrize("grants", [True, False])
-def test_pod_resources_which_tell_no_gpu_leave_it_so(case, grants):
-    found = ledger(case, resources=True, grants=grants)
-    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
-    assert kinds(found) == []
-    (holding,) = found.holdings
+def test_pod_resources_without_a_gpu_do_not_change_the_gpu(case, grants):
+    merged = ledger(case, resources=True, grants=grants)
+    assert held(merged) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(merged) == []
+    (holding,) = merged.holdings
     assert Source.POD_RESOURCES in holding.sources
 
 
 def test_annotations_that_agree_change_nothing(case):
-    found = ledger(case, annotated=TWO)
-    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
-    assert kinds(found) == []
+    merged = ledger(case, annotated=TWO)
+    assert held(merged) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(merged) == []
 
 
-def test_annotations_that_disagree_follow_and_are_told(case):
-    found = ledger(case, annotated=ONE)
-    assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
-    assert kinds(found) == [ConflictKind.GPU_DIFFERS]
-    assert [said.source for said in found.conflicts[0].statements] == [
+def test_annotations_that_disagree_are_outranked_and_reported_as_a_conflict(case):
+    merged = ledger(case, annotated=ONE)
+    assert held(merged) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
+    assert kinds(merged) == [ConflictKind.GPU_DIFFERS]
+    assert [statement.source for statement in merged.conflicts[0].statements] == [
         Source.OWN_CHECKPOINT,
         Source.ANNOTATIONS,
     ]
-    (disputed,) = [entry for entry in found.devices if entry.disputed]
+    (disputed,) = [entry for entry in merged.devices if entry.disputed]
     assert disputed.device.uuid == ONE
 
 
-def test_without_our_checkpoint_the_annotations_tell_the_gpu(case):
-    found = ledger(case, own=None, annotated=TWO)
-    assert held(found) == [(TWO, 2 * GIB, Source.ANNOTATIONS)]
-    assert kinds(found) == []
+def test_without_our_checkpoint_the_gpu_comes_from_the_annotations(case):
+    merged = ledger(case, own=None, annotated=TWO)
+    assert held(merged) == [(TWO, 2 * GIB, Source.ANNOTATIONS)]
+    assert kinds(merged) == []
 
 
-def test_without_either_the_container_is_somewhere(case):
+def test_without_checkpoint_and_annotations_the_gpu_is_unknown(case):
     """The ID that the kubelet picked is not the GPU, also where it looks like NVIDIA's own."""
-    found = ledger(case, own=None)
-    ((device, _, source),) = held(found)
+    merged = ledger(case, own=None)
+    ((device, _, source),) = held(merged)
     assert (device, source) == ("", Source.CHECKPOINT)
-    assert [holding.scheme for holding in found.unplaced] == [case.codec.scheme]
+    assert [holding.scheme for holding in merged.unplaced] == [case.codec.scheme]
 
 
 def test_what_an_answer_names_comes_before_what_we_have_kept():
     """After the way back to the original plugin our checkpoint is still of this boot."""
-    found = ledger(CASES["volcano"], env={"NVIDIA_VISIBLE_DEVICES": ONE})
-    assert held(found) == [(ONE, 2 * GIB, Source.CHECKPOINT)]
-    assert kinds(found) == [ConflictKind.GPU_DIFFERS]
+    merged = ledger(CASES["volcano"], env={"NVIDIA_VISIBLE_DEVICES": ONE})
+    assert held(merged) == [(ONE, 2 * GIB, Source.CHECKPOINT)]
+    assert kinds(merged) == [ConflictKind.GPU_DIFFERS]
 
 
 def test_what_an_init_container_has_is_counted_once():
@@ -216,9 +216,9 @@ def test_what_an_init_container_has_is_counted_once():
         ),
         since=NOW - 1,
     )
-    said = own_statements(Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,)), "here")
-    told = [(one.container, one.kind, one.since, one.shares) for one in said]
-    assert told == [
+    statements = own_statements(Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,)), "here")
+    read = [(one.container, one.kind, one.since, one.shares) for one in statements]
+    assert read == [
         ("fetch", ContainerKind.INIT, NOW, (Share(TWO, GIB, 300),)),
         ("main", ContainerKind.APP, NOW + 1, (share,)),
         ("side", ContainerKind.APP, NOW - 1, ()),
@@ -228,7 +228,7 @@ def test_what_an_init_container_has_is_counted_once():
         (),
         NodeSamples(
             gpu=GpuSample(tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)),
-            own=said,
+            own=statements,
             pods=(
                 Pod(
                     ref=tenant.pod,

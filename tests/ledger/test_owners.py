@@ -33,4 +33,4 @@ def test_a_whole_id_goes_before_a_cut_one():
 def test_each_name_is_of_an_id_that_begins_so(names, ids):
     for container_id, name in with_whole_ids(names, ids).items():
         assert not is_cut(container_id)
-        assert name in {given for key, given in names.items() if container_id.startswith(key)}
+        assert name in {name_of for key, name_of in names.items() if container_id.startswith(key)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ledger.ledger_values import A, B, C, entry, evidence, kinds, pod, said, where
+from tests.ledger.ledger_values import A, B, C, entry, evidence, kinds, pod, statement_of, where
 from vgpu.ledger import PRECEDENCE, ConflictKind, merge
 from vgpu.model.allocation import Device, Share
 from vgpu.model.names import Phase, Scheme, Source
@@ -13,11 +13,13 @@ HERE = [("u1", "main")]
 
 
 @pytest.mark.parametrize("better", range(len(PRECEDENCE) - 1))
-def test_the_more_trusted_source_says_where_the_container_is(better):
+def test_the_device_of_a_container_comes_from_the_more_trusted_source(better):
     for worse in range(better + 1, len(PRECEDENCE)):
-        ledger = merge(evidence(said(PRECEDENCE[worse], B), said(PRECEDENCE[better], A)))
+        ledger = merge(
+            evidence(statement_of(PRECEDENCE[worse], B), statement_of(PRECEDENCE[better], A))
+        )
         assert where(ledger) == {("u1", "main"): [A]}
-        assert entry(ledger, B).disputed == (said(PRECEDENCE[worse], B),)
+        assert entry(ledger, B).disputed == (statement_of(PRECEDENCE[worse], B),)
         by_file = Source.SHIM in (PRECEDENCE[worse], PRECEDENCE[better])
         differ = ConflictKind.FILE_DIFFERS if by_file else ConflictKind.GPU_DIFFERS
         assert kinds(ledger) == [differ]
@@ -39,7 +41,7 @@ def test_the_order_of_trust_is_the_one_that_is_documented():
 
 
 def test_sources_that_agree_are_all_named_the_most_trusted_first():
-    ledger = merge(evidence(*(said(source, A, 2) for source in reversed(ALLOCATIONS))))
+    ledger = merge(evidence(*(statement_of(source, A, 2) for source in reversed(ALLOCATIONS))))
     (holding,) = ledger.holdings
     assert holding.source is Source.DRA_STATE
     assert holding.sources == tuple(ALLOCATIONS)
@@ -47,24 +49,28 @@ def test_sources_that_agree_are_all_named_the_most_trusted_first():
 
 
 def test_a_device_has_one_name_in_the_ledger_whatever_a_source_calls_it():
-    """gpushare and gaia name GPUs by index, KubeShare's GPUIDs are handles."""
+    """gpushare and gpu-manager name GPUs by index, KubeShare's GPUIDs are handles."""
     gpus = (Device(uuid=A, index=0, handles=("zxcvb",)), Device(uuid=B, index=1))
-    told = [said(Source.ANNOTATIONS, "0"), said(Source.SHIM, A), said(Source.LIMIT_FILE, "zxcvb")]
-    ledger = merge(evidence(*told, devices=gpus))
+    statements = [
+        statement_of(Source.ANNOTATIONS, "0"),
+        statement_of(Source.SHIM, A),
+        statement_of(Source.LIMIT_FILE, "zxcvb"),
+    ]
+    ledger = merge(evidence(*statements, devices=gpus))
     assert where(ledger) == {("u1", "main"): [A]}
     assert ledger.conflicts == ()
 
 
 def test_a_devices_only_name_is_its_own_even_if_another_has_it_too():
     gpus = (Device(index=0), Device(uuid=A, index=0))
-    assert where(merge(evidence(said(Source.ANNOTATIONS, "0"), devices=gpus))) == {
+    assert where(merge(evidence(statement_of(Source.ANNOTATIONS, "0"), devices=gpus))) == {
         ("u1", "main"): ["0"]
     }
 
 
-def test_a_name_that_two_devices_have_tells_of_neither():
+def test_a_name_that_two_devices_have_resolves_to_neither():
     gpus = (Device(uuid=A, index=0), Device(uuid=B, index=0))
-    ledger = merge(evidence(said(Source.ANNOTATIONS, "0"), devices=gpus))
+    ledger = merge(evidence(statement_of(Source.ANNOTATIONS, "0"), devices=gpus))
     assert [holding.share.device for holding in ledger.unplaced] == ["0"]
     assert ledger.conflicts == ()
 
@@ -75,8 +81,8 @@ def test_a_name_that_two_devices_have_tells_of_neither():
 def test_a_process_on_some_of_the_allocated_devices_takes_none_of_them_away():
     ledger = merge(
         evidence(
-            said(Source.PROCESS, A),
-            said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
+            statement_of(Source.PROCESS, A),
+            statement_of(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
         )
     )
     assert where(ledger) == {("u1", "main"): [A, B]}
@@ -84,8 +90,10 @@ def test_a_process_on_some_of_the_allocated_devices_takes_none_of_them_away():
     assert ledger.conflicts == ()
 
 
-def test_the_kernel_says_where_and_the_claim_says_how_much():
-    ledger = merge(evidence(said(Source.PROCESS, B), said(Source.ANNOTATIONS, A, 4, cores=300)))
+def test_the_device_comes_from_the_kernel_and_the_size_from_the_claim():
+    ledger = merge(
+        evidence(statement_of(Source.PROCESS, B), statement_of(Source.ANNOTATIONS, A, 4, cores=300))
+    )
     (holding,) = ledger.holdings
     assert holding.share == Share(B, 4 * GIB, 300)
     assert holding.source is Source.PROCESS
@@ -94,9 +102,9 @@ def test_the_kernel_says_where_and_the_claim_says_how_much():
 
 
 def test_processes_on_fewer_other_devices_than_allocated_free_none_of_these():
-    """Which of the two allocated devices is wrong nobody can tell."""
-    allocated = said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB)))
-    ledger = merge(evidence(said(Source.PROCESS, C), allocated))
+    """It is unknown which of the two allocated devices is wrong."""
+    allocated = statement_of(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB)))
+    ledger = merge(evidence(statement_of(Source.PROCESS, C), allocated))
     assert where(ledger) == {("u1", "main"): [A, B, C]}
     assert kinds(ledger) == [ConflictKind.GPU_DIFFERS]
 
@@ -104,8 +112,8 @@ def test_processes_on_fewer_other_devices_than_allocated_free_none_of_these():
 def test_processes_on_as_many_other_devices_show_where_the_container_is():
     ledger = merge(
         evidence(
-            said(Source.PROCESS, "", shares=(Share(A), Share(C))),
-            said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
+            statement_of(Source.PROCESS, "", shares=(Share(A), Share(C))),
+            statement_of(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB))),
         )
     )
     assert where(ledger) == {("u1", "main"): [A, C]}
@@ -115,9 +123,12 @@ def test_processes_on_as_many_other_devices_show_where_the_container_is():
 def test_a_mig_instance_and_its_gpu_are_one_place():
     """Annotations name a slot of the GPU, the plugin's answer names the instance."""
     devices = (Device(uuid=A, index=0), Device(uuid="MIG-1", parent=A, memory_bytes=5 * GIB))
-    told = [said(Source.ANNOTATIONS, f"{A}[1-0]", 5), said(Source.CHECKPOINT, "MIG-1", 4)]
-    for process in ([], [said(Source.PROCESS, A)], [said(Source.PROCESS, "MIG-1")]):
-        ledger = merge(evidence(*told, *process, devices=devices))
+    statements = [
+        statement_of(Source.ANNOTATIONS, f"{A}[1-0]", 5),
+        statement_of(Source.CHECKPOINT, "MIG-1", 4),
+    ]
+    for process in ([], [statement_of(Source.PROCESS, A)], [statement_of(Source.PROCESS, "MIG-1")]):
+        ledger = merge(evidence(*statements, *process, devices=devices))
         assert where(ledger) == {("u1", "main"): ["MIG-1"]}
         assert ledger.conflicts == ()
 
@@ -125,13 +136,13 @@ def test_a_mig_instance_and_its_gpu_are_one_place():
 # ---------------------------------------------------------------- how much
 
 
-def test_the_size_comes_from_the_best_allocation_that_tells_it():
+def test_the_size_comes_from_the_most_trusted_allocation_that_has_one():
     ledger = merge(
         evidence(
-            said(Source.CHECKPOINT, A),
-            said(Source.OWN_CHECKPOINT, A, 3),
-            said(Source.ANNOTATIONS, A, 3, cores=200),
-            said(Source.LIMIT_FILE, A, 3, cores=200),
+            statement_of(Source.CHECKPOINT, A),
+            statement_of(Source.OWN_CHECKPOINT, A, 3),
+            statement_of(Source.ANNOTATIONS, A, 3, cores=200),
+            statement_of(Source.LIMIT_FILE, A, 3, cores=200),
         )
     )
     (holding,) = ledger.holdings
@@ -139,8 +150,10 @@ def test_the_size_comes_from_the_best_allocation_that_tells_it():
     assert ledger.conflicts == ()
 
 
-def test_a_limit_tells_the_size_only_where_no_allocation_does():
-    ledger = merge(evidence(said(Source.SHIM, A, 3, cores=200), said(Source.CHECKPOINT, "")))
+def test_the_size_comes_from_a_limit_only_where_no_allocation_has_one():
+    ledger = merge(
+        evidence(statement_of(Source.SHIM, A, 3, cores=200), statement_of(Source.CHECKPOINT, ""))
+    )
     (holding,) = ledger.holdings
     assert holding.share == Share(A, 3 * GIB, 200)
 
@@ -150,8 +163,8 @@ def test_several_shares_of_one_device_add_up():
     counted = (Share("", 2 * GIB, None), Share("", 2 * GIB, None))
     ledger = merge(
         evidence(
-            said(Source.ANNOTATIONS, "", shares=two),
-            said(Source.POD_RESOURCES, "", shares=counted),
+            statement_of(Source.ANNOTATIONS, "", shares=two),
+            statement_of(Source.POD_RESOURCES, "", shares=counted),
         )
     )
     (holding,) = ledger.holdings
@@ -160,16 +173,16 @@ def test_several_shares_of_one_device_add_up():
     assert ledger.conflicts == ()
 
 
-def test_all_cores_of_a_device_without_a_word_about_memory_are_the_whole_device():
-    """gaia's exclusive GPUs, and NVIDIA's own plugin."""
-    ledger = merge(evidence(said(Source.ANNOTATIONS, A, cores=1000)))
+def test_all_cores_of_a_device_without_an_amount_of_memory_are_the_whole_device():
+    """gpu-manager's exclusive GPUs, and NVIDIA's own plugin."""
+    ledger = merge(evidence(statement_of(Source.ANNOTATIONS, A, cores=1000)))
     assert entry(ledger, A).held.memory_bytes == 10 * GIB
     assert entry(ledger, A).free_memory_bytes == 0
 
 
-def test_a_share_whose_device_nobody_tells_is_on_no_device():
-    told = said(Source.POD_RESOURCES, "", shares=(Share("", GIB, 100),) * 2)
-    ledger = merge(evidence(told))
+def test_a_share_without_a_device_is_on_no_device():
+    statement = statement_of(Source.POD_RESOURCES, "", shares=(Share("", GIB, 100),) * 2)
+    ledger = merge(evidence(statement))
     (holding,) = ledger.unplaced
     assert holding.share == Share("", 2 * GIB, 200)
     assert holding.slots == 2
@@ -177,14 +190,14 @@ def test_a_share_whose_device_nobody_tells_is_on_no_device():
 
 
 def test_of_a_device_whose_memory_is_unknown_nobody_knows_what_is_free():
-    ledger = merge(evidence(said(Source.ANNOTATIONS, A, 2), devices=(Device(uuid=A),)))
+    ledger = merge(evidence(statement_of(Source.ANNOTATIONS, A, 2), devices=(Device(uuid=A),)))
     assert entry(ledger, A).free_memory_bytes is None
     assert entry(ledger, A).held.memory_bytes == 2 * GIB
 
 
 def test_what_a_pod_holds_on_all_devices():
-    told = said(Source.ANNOTATIONS, "", shares=(Share(A), Share(B), Share("GPU-gone")))
-    ledger = merge(evidence(told))
+    statement = statement_of(Source.ANNOTATIONS, "", shares=(Share(A), Share(B), Share("GPU-gone")))
+    ledger = merge(evidence(statement))
     assert [holding.share.device for holding in ledger.of_pod("u1")] == [A, B, "GPU-gone"]
     assert ledger.of_pod("u2") == ()
 
@@ -195,9 +208,9 @@ def test_what_a_pod_holds_on_all_devices():
 def test_one_source_that_knows_it_assigned_makes_it_assigned():
     ledger = merge(
         evidence(
-            said(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0),
-            said(Source.OWN_CHECKPOINT, A, since=30.0),
-            said(Source.CHECKPOINT, A),
+            statement_of(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0),
+            statement_of(Source.OWN_CHECKPOINT, A, since=30.0),
+            statement_of(Source.CHECKPOINT, A),
         )
     )
     (holding,) = ledger.holdings
@@ -205,50 +218,53 @@ def test_one_source_that_knows_it_assigned_makes_it_assigned():
     assert holding.since == 30.0
 
 
-def test_a_promise_is_held_from_when_it_was_made():
-    told = said(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0)
-    ledger = merge(evidence(told, pods=(pod("u1", "Pending", None),)))
+def test_a_reservation_is_held_from_when_it_was_made():
+    statement = statement_of(Source.ANNOTATIONS, A, phase=Phase.ASSUMED, since=10.0)
+    ledger = merge(evidence(statement, pods=(pod("u1", "Pending", None),)))
     (holding,) = ledger.holdings
     assert (holding.phase, holding.since) == (Phase.ASSUMED, 10.0)
 
 
 def test_what_is_released_is_not_held():
-    ledger = merge(evidence(said(Source.OWN_CHECKPOINT, A, phase=Phase.RELEASED)))
+    ledger = merge(evidence(statement_of(Source.OWN_CHECKPOINT, A, phase=Phase.RELEASED)))
     assert where(ledger) == {}
     assert ledger.conflicts == ()
 
 
-# ---------------------------------------------------------------- whose word the size is
+# ---------------------------------------------------------------- which source the size comes from
 
 
-@pytest.mark.parametrize("teller", ALLOCATIONS)
-def test_it_is_known_whose_word_the_size_is(teller):
-    """A process tells the device and no size."""
-    ledger = merge(evidence(said(Source.PROCESS, A), said(teller, A, 2)))
+@pytest.mark.parametrize("source", ALLOCATIONS)
+def test_a_holding_names_the_source_of_its_size(source):
+    """A process shows the device and no size."""
+    ledger = merge(evidence(statement_of(Source.PROCESS, A), statement_of(source, A, 2)))
     (holding,) = ledger.holdings
-    assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, teller)
+    assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, source)
 
 
-def test_a_size_that_all_tell_is_the_word_of_the_most_trusted_of_them():
-    untold = said(Source.POD_RESOURCES, A)
-    told = [said(source, A, 2) for source in (Source.ANNOTATIONS, Source.SHIM, Source.CHECKPOINT)]
-    (holding,) = merge(evidence(untold, *told)).holdings
+def test_a_size_that_all_sources_have_is_attributed_to_the_most_trusted_one():
+    unsized = statement_of(Source.POD_RESOURCES, A)
+    sized = [
+        statement_of(source, A, 2)
+        for source in (Source.ANNOTATIONS, Source.SHIM, Source.CHECKPOINT)
+    ]
+    (holding,) = merge(evidence(unsized, *sized)).holdings
     assert (holding.source, holding.sized_by) == (Source.POD_RESOURCES, Source.CHECKPOINT)
 
 
 @pytest.mark.parametrize("limit", [Source.SHIM, Source.LIMIT_FILE])
-def test_what_is_enforced_is_no_size_where_anybody_tells_what_was_given(limit):
-    told = said(limit, A, 9), said(Source.ANNOTATIONS, A, 2)
-    (holding,) = merge(evidence(*told)).holdings
+def test_an_enforced_limit_is_no_size_where_an_allocation_has_one(limit):
+    statements = statement_of(limit, A, 9), statement_of(Source.ANNOTATIONS, A, 2)
+    (holding,) = merge(evidence(*statements)).holdings
     assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, Source.ANNOTATIONS)
 
 
-def test_a_size_that_nobody_tells_is_nobodys_word():
-    (holding,) = merge(evidence(said(Source.CHECKPOINT, A))).holdings
+def test_an_unknown_size_has_no_source():
+    (holding,) = merge(evidence(statement_of(Source.CHECKPOINT, A))).holdings
     assert (holding.share.memory_bytes, holding.sized_by) == (None, None)
 
 
-def test_the_size_of_a_share_of_another_device_is_nobodys_word_on_this_one():
-    told = said(Source.PROCESS, B), said(Source.CHECKPOINT, A, 2)
-    (holding,) = (one for one in merge(evidence(*told)).holdings if one.share.device == B)
+def test_the_size_of_a_share_of_another_device_has_no_source_on_this_one():
+    statements = statement_of(Source.PROCESS, B), statement_of(Source.CHECKPOINT, A, 2)
+    (holding,) = (one for one in merge(evidence(*statements)).holdings if one.share.device == B)
     assert (holding.share.memory_bytes, holding.sized_by) == (2 * GIB, None)

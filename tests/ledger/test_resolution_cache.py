@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ledger.ledger_values import A, entry, evidence, pod, said
+from tests.ledger.ledger_values import A, entry, evidence, pod, statement_of
 from vgpu.ledger import merge
 from vgpu.ledger.merge import ResolutionCache
 from vgpu.model.names import ContainerKind, Source
@@ -21,10 +21,10 @@ def test_containers_that_start_in_another_order_have_another_peak(source):
     cache = ResolutionCache()
     for containers, peak in (((SIDECAR, INIT, MAIN), 10), ((INIT, SIDECAR, MAIN), 6)):
         spec = (pod("u1", containers=containers),) if source is Source.ANNOTATIONS else ()
-        told = [
-            said(source, A, SIZES[one.name], container=one.name, kind=one.kind, alive=True)
+        statements = [
+            statement_of(source, A, SIZES[one.name], container=one.name, kind=one.kind, alive=True)
             for one in containers
         ]
-        facts = evidence(*told, pods=spec, pods_complete=bool(spec))
+        facts = evidence(*statements, pods=spec, pods_complete=bool(spec))
         assert merge(facts, cache) == merge(facts)
         assert entry(merge(facts, cache), A).held.memory_bytes == peak * GIB

@@ -81,8 +81,8 @@ def ledger(*grants, **options):
     return merge(node_evidence(CODECS, seen(*grants, **options)))
 
 
-def holders(found):
-    return sorted(holding.container for holding in found.holdings)
+def holders(ledger):
+    return sorted(holding.container for holding in ledger.holdings)
 
 
 WHOLE = [f"{GPU}"]
@@ -118,20 +118,20 @@ SITUATIONS = {
 
 @pytest.mark.parametrize(("grants", "who", "held"), SITUATIONS.values(), ids=SITUATIONS)
 def test_an_id_of_an_init_container_and_the_main_one_counts_once(grants, who, held):
-    found = ledger(*grants)
-    assert holders(found) == who
-    assert kinds(found) == []
-    total = entry(found, GPU).held
+    merged = ledger(*grants)
+    assert holders(merged) == who
+    assert kinds(merged) == []
+    total = entry(merged, GPU).held
     assert (total.memory_bytes, total.cores_milli, total.slots) == held
-    (allocated, _) = allocation_totals(found).devices
+    (allocated, _) = allocation_totals(merged).devices
     assert allocated.shares == held[2]
 
 
 def test_an_id_of_a_mig_instance_counts_once():
-    found = ledger(grant("init", [MIG]), grant("main", [MIG]))
-    assert holders(found) == ["main"]
-    assert entry(found, MIG).held.slots == 1
-    assert kinds(found) == []
+    merged = ledger(grant("init", [MIG]), grant("main", [MIG]))
+    assert holders(merged) == ["main"]
+    assert entry(merged, MIG).held.slots == 1
+    assert kinds(merged) == []
 
 
 @pytest.mark.parametrize("running", [None, (), ("init",), ("main", "init")])
@@ -145,24 +145,24 @@ def test_an_id_of_a_mig_instance_counts_once():
     ],
 )
 def test_the_peak_counts_whichever_container_is_seen_to_run(running, grants, gib):
-    found = ledger(*grants, running=running)
-    assert entry(found, GPU).held.memory_bytes == gib * GIB
-    assert ConflictKind.OVERCOMMITTED not in kinds(found)
+    merged = ledger(*grants, running=running)
+    assert entry(merged, GPU).held.memory_bytes == gib * GIB
+    assert ConflictKind.OVERCOMMITTED not in kinds(merged)
 
 
 def test_an_ended_init_container_that_had_more_holds_nothing():
     grants = [gpushare("init", range(6)), gpushare("main", range(4))]
-    found = ledger(*grants, logs=("init",))
-    assert holders(found) == ["main"]
-    assert entry(found, GPU).held.memory_bytes == 4 * GIB
-    assert [left.container for left in found.leftovers] == ["init"]
+    merged = ledger(*grants, logs=("init",))
+    assert holders(merged) == ["main"]
+    assert entry(merged, GPU).held.memory_bytes == 4 * GIB
+    assert [left.container for left in merged.leftovers] == ["init"]
 
 
 def test_shares_with_different_ids_are_added_up():
     replicas = [grant("init", [f"{GPU}::1"]), grant("main", [f"{GPU}::1"])]
-    found = ledger(*replicas, grant("beside", [f"{GPU}::2"]))
-    assert holders(found) == ["beside", "main"]
-    assert entry(found, GPU).held.slots == 2
+    merged = ledger(*replicas, grant("beside", [f"{GPU}::2"]))
+    assert holders(merged) == ["beside", "main"]
+    assert entry(merged, GPU).held.slots == 2
 
 
 def test_a_running_container_without_a_name_may_be_any_of_its_pod():
@@ -201,9 +201,9 @@ def test_with_the_pods_spec_the_order_of_its_containers_decides():
         phase="Pending",
         statuses=(Status("init", ContainerState.RUNNING),),
     )
-    found = ledger(*SITUATIONS["units of gpushare"][0], running=("init",), pods=(waits,))
-    assert holders(found) == ["init", "main"]
-    assert entry(found, GPU).held.memory_bytes == 6 * GIB
+    merged = ledger(*SITUATIONS["units of gpushare"][0], running=("init",), pods=(waits,))
+    assert holders(merged) == ["init", "main"]
+    assert entry(merged, GPU).held.memory_bytes == 6 * GIB
 
 
 # ---------------------------------------------------------------- for all
@@ -221,7 +221,7 @@ PODS = st.dictionaries(
     st.none() | st.frozensets(st.tuples(st.sampled_from(("u1", "u2")), st.sampled_from("abcde"))),
 )
 def test_each_id_of_a_pod_counts_at_most_once(pods, running):
-    said = [
+    statements = [
         Statement(
             Source.CHECKPOINT,
             PodRef(uid, "", ""),
@@ -233,14 +233,16 @@ def test_each_id_of_a_pod_counts_at_most_once(pods, running):
         for uid, containers in pods.items()
         for container, ids in containers.items()
     ]
-    found = merge(
-        evidence(*said, pods=(), pods_complete=False, live_pods=frozenset(pods), running=running)
+    merged = merge(
+        evidence(
+            *statements, pods=(), pods_complete=False, live_pods=frozenset(pods), running=running
+        )
     )
-    held = sum(one.held.slots for one in found.devices)
+    held = sum(one.held.slots for one in merged.devices)
     assert held <= sum(len(frozenset().union(*own.values())) for own in pods.values())
     for uid, containers in pods.items():
         if len(frozenset().union(*containers.values())) == sum(map(len, containers.values())):
-            mine = [one for one in found.holdings if one.pod.uid == uid]
+            mine = [one for one in merged.holdings if one.pod.uid == uid]
             assert sum(one.slots for one in mine) == sum(map(len, containers.values()))
 
 

@@ -57,24 +57,24 @@ def sure(gpu, owners, ended=()):
     return tuple(certain(added(gpu, owners), unclear(gpu, owners, ended)))
 
 
-def amounts(found):
-    return {(one.pod_uid, one.container, one.device): one.used_bytes for one in found}
+def amounts(usage):
+    return {(one.pod_uid, one.container, one.device): one.used_bytes for one in usage}
 
 
 def test_processes_are_added_up_by_container_and_device():
     gpu = driver((1, A, GIB), (2, A, 2 * GIB), (1, B, 4 * GIB), (3, A, 8 * GIB), (4, A, 16 * GIB))
     owners = kernel(c1=[1, 2], c2=[3], c3=[4])
-    found = added(gpu, owners)
-    assert set(found) == {
+    usage = added(gpu, owners)
+    assert set(usage) == {
         Usage("u1", "main", A, 3 * GIB, (1, 2)),
         Usage("u1", "main", B, 4 * GIB, (1,)),
         Usage("u1", "side", A, 8 * GIB, (3,)),
         Usage("u2", "main", A, 16 * GIB, (4,)),
     }
-    assert sure(gpu, owners) == found
+    assert sure(gpu, owners) == usage
 
 
-def test_a_device_whose_list_is_not_complete_tells_nothing():
+def test_no_use_is_known_of_a_device_whose_process_list_is_not_complete():
     gpu = driver((1, A, GIB), (1, B, GIB), known=(B,))
     assert amounts(added(gpu, kernel(c1=[1]))) == {("u1", "main", B): GIB}
 
@@ -95,8 +95,8 @@ def test_a_sum_of_which_a_part_is_hidden_is_unknown(sizes):
 def test_a_process_of_an_unnamed_container_may_be_any_of_its_pods():
     """On that device, and not of another pod."""
     gpu = driver((1, A, GIB), (2, A, GIB), (1, B, GIB), (3, A, GIB))
-    found = sure(gpu, kernel(c1=[1], unnamed=[2], c3=[3]))
-    assert amounts(found) == {("u1", "main", B): GIB, ("u2", "main", A): GIB}
+    usage = sure(gpu, kernel(c1=[1], unnamed=[2], c3=[3]))
+    assert amounts(usage) == {("u1", "main", B): GIB, ("u2", "main", A): GIB}
 
 
 def test_a_process_that_the_kernel_never_had_may_be_any_pods_on_its_device():
@@ -127,8 +127,8 @@ def test_a_process_without_an_instance_leaves_only_its_own_pod_in_doubt():
 
 def test_a_container_outside_kubernetes_leaves_the_pods_alone():
     owners = {2: ProcessOwner("0123456789abcdef", "", "docker")} | kernel(c1=[1])
-    found = sure(driver((1, A, GIB), (2, A, GIB)), owners)
-    assert amounts(found) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
+    usage = sure(driver((1, A, GIB), (2, A, GIB)), owners)
+    assert amounts(usage) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
 
 
 @given(
@@ -143,10 +143,10 @@ def test_what_is_certain_is_all_that_the_container_uses_in_any_order(processes, 
     owners = {
         pid: owner for pid, home in homes.items() for owner in kernel(**{home: [pid]}).values()
     }
-    found = amounts(sure(driver(*processes), owners))
+    usage = amounts(sure(driver(*processes), owners))
     mixed = random.sample(processes, len(processes))
-    assert amounts(sure(driver(*mixed), owners)) == found
-    for (uid, container, device), used in found.items():
+    assert amounts(sure(driver(*mixed), owners)) == usage
+    for (uid, container, device), used in usage.items():
         assert all(pid in owners for pid, on, _ in processes if on == device)
         of_pod = [
             (owners[pid], size)
@@ -168,8 +168,8 @@ def test_a_limit_is_passed_beyond_its_tolerance(used, over):
 
 
 @given(st.integers(1, 2**60))
-def test_the_tolerance_is_exact(given_bytes):
+def test_the_tolerance_is_exact(limit_bytes):
     """Where floating point is not."""
-    most = given_bytes * OVER_LIMIT_PERCENT // 100
-    assert not is_over(most, given_bytes)
-    assert is_over(most + 1, given_bytes)
+    most = limit_bytes * OVER_LIMIT_PERCENT // 100
+    assert not is_over(most, limit_bytes)
+    assert is_over(most + 1, limit_bytes)

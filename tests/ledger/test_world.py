@@ -30,14 +30,16 @@ def of(ledger, kind):
     for conflict in ledger.conflicts:
         if conflict.kind is kind:
             found |= {conflict.pod.uid} if conflict.pod else set()
-            found |= {said.pod.uid for said in conflict.statements}
+            found |= {statement.pod.uid for statement in conflict.statements}
     return found
 
 
 def without(evidence, *sources):
     return replace(
         evidence,
-        statements=tuple(said for said in evidence.statements if said.source not in sources),
+        statements=tuple(
+            statement for statement in evidence.statements if statement.source not in sources
+        ),
         read=evidence.read - set(sources),
     )
 
@@ -145,7 +147,7 @@ class Node(RuleBasedStateMachine):
         holders = self.world.holders()
         for entry in ledger.devices:
             here = [uid for uid, gpu in holders.items() if gpu == entry.device.uuid]
-            gib = sum(self.world.given.get(u, self.world.api.get(u)).gib for u in here)
+            gib = sum(self.world.allocated.get(u, self.world.api.get(u)).gib for u in here)
             assert entry.held.memory_bytes == gib * GIB
             over = any(
                 conflict.kind is ConflictKind.OVERCOMMITTED and conflict.device == entry.device.uuid
@@ -155,7 +157,7 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def the_gpu_of_a_live_container_is_never_free(self):
-        """Not without the driver's processes, nor the kubelet's books, nor the API server."""
+        """Not without the driver's processes, the kubelet's records or the API server."""
         evidence = self.world.evidence()
         kubelet = without(evidence, Source.CHECKPOINT, Source.POD_RESOURCES)
         for less in (
@@ -170,26 +172,30 @@ class Node(RuleBasedStateMachine):
         ):
             found = places(merge(less))
             for uid in self.world.live:
-                assert self.world.given[uid].gpu in found[uid]
+                assert self.world.allocated[uid].gpu in found[uid]
 
     @invariant()
-    def a_slice_has_two_holders_only_if_it_really_was_given_twice(self):
+    def a_slice_has_two_holders_only_if_it_really_was_allocated_twice(self):
         evidence = self.world.evidence()
         ledger = merge(evidence)
-        told = {said.pod.uid: said.slices[0][1][0] for said in evidence.statements if said.slices}
+        slices = {
+            statement.pod.uid: statement.slices[0][1][0]
+            for statement in evidence.statements
+            if statement.slices
+        }
         holders = self.world.holders()
         doubled = {
             one
             for one in holders
             for other in holders
-            if one != other and one in told and told[one] == told.get(other)
+            if one != other and one in slices and slices[one] == slices.get(other)
         }
         assert of(ledger, ConflictKind.DOUBLE_BOOKED) == doubled
         for uid in doubled:
-            assert self.world.given[uid].device_id == told[uid]
+            assert self.world.allocated[uid].device_id == slices[uid]
 
     @invariant()
-    def what_the_plugin_crossed_is_told(self):
+    def what_the_plugin_crossed_is_a_conflict(self):
         ledger = merge(self.world.evidence())
         crossed = {
             uid
@@ -201,7 +207,7 @@ class Node(RuleBasedStateMachine):
         assert by_files_alone.isdisjoint(self.world.live)
 
     @invariant()
-    def what_runs_without_the_kubelets_knowing_is_told(self):
+    def what_runs_without_the_kubelets_knowledge_is_a_conflict(self):
         world = self.world
         known = set(world.checkpoint)
         if world.synced:
@@ -215,7 +221,7 @@ class Node(RuleBasedStateMachine):
         assert of(ledger, ConflictKind.RUNNING_WITHOUT_DEVICE) == running - known
 
     @invariant()
-    def what_outlives_its_pod_is_told(self):
+    def what_outlives_its_pod_is_a_conflict(self):
         ledger = merge(self.world.evidence())
         outlives = {uid for uid in self.world.holders() if not self.world.holds(uid)}
         assert of(ledger, ConflictKind.OUTLIVES_POD) == outlives

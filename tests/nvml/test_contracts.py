@@ -66,7 +66,7 @@ def test_a_text_that_does_not_fit_is_refused(gpu):
     assert pynvml.nvmlDeviceGetUUID(gpu).startswith("GPU-")
 
 
-def test_a_process_list_without_room_tells_how_much_it_needs(gpu):
+def test_a_process_list_without_room_returns_the_room_that_it_needs(gpu):
     code, needed = processes(gpu, 0)
     assert (code, needed) == (Code.SUCCESS, 0) or (code == Code.INSUFFICIENT_SIZE and needed > 0)
     code, found = processes(gpu, 2 * needed + 5)
@@ -87,7 +87,7 @@ def test_a_wrong_struct_version_is_refused(gpu):
     assert code == Code.ARGUMENT_VERSION_MISMATCH
 
 
-def test_a_process_that_is_on_no_instance_says_so(gpu):
+def test_a_process_that_is_on_no_instance_has_no_instance_id(gpu):
     for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
         assert process.gpuInstanceId == process.computeInstanceId == 0xFFFFFFFF
 
@@ -139,7 +139,7 @@ def test_an_idle_gpu_has_no_processes_and_no_samples(driver):
     assert code_of(pynvml.nvmlDeviceGetProcessUtilization, other, 0) == Code.SUCCESS
 
 
-def test_only_samples_newer_than_the_last_seen_are_told(driver):
+def test_only_samples_newer_than_the_last_seen_are_returned(driver):
     driver.write(
         devices=[Device(uuid(0))],
         samples=[Sample(uuid(0), 5, 10, 1000), Sample(uuid(0), 6, 20, 2000)],
@@ -164,7 +164,7 @@ def test_events_that_a_gpu_does_not_have_cannot_be_registered(driver):
     assert code == Code.NOT_SUPPORTED
 
 
-def test_events_are_told_once_by_the_handle_that_was_registered(driver):
+def test_an_event_is_returned_once_with_the_handle_that_was_registered(driver):
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], xids=[Xid(uuid(1), 31)])
     pynvml.nvmlInit()
     events = pynvml.nvmlEventSetCreate()

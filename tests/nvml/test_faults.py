@@ -110,7 +110,7 @@ def test_a_second_loss_is_not_made_to_wait_for_the_first(driver, source):
     assert source.sample(time.time()).generation == before + 1
 
 
-def test_a_gpu_lost_before_the_start_is_told_by_its_index(driver, source):
+def test_a_gpu_lost_before_the_start_is_reported_by_its_index(driver, source):
     driver.write(devices=two_gpus(lost=1))
     sample = source.sample(time.time())
     assert uuids(sample) == [uuid(1)]
@@ -205,7 +205,7 @@ def test_an_unknown_error_costs_that_reading_of_that_gpu(driver, source):
         Fault("nvmlDeviceGetTotalEccErrors", 999, device=uuid(0)),
     ]
     driver.write(devices=two_gpus(), faults=faults)
-    for _ in range(2):  # the slow one is told between its turns too
+    for _ in range(2):  # the slow call is rejected between its turns too
         sample = source.sample(time.time())
         first, second = sample.gpus
         gone = set(second.readings) - set(first.readings)
@@ -293,7 +293,7 @@ def test_a_driver_that_stays_uninitialised_is_an_error(driver, source):
 
 
 @pytest.mark.parametrize("symbol", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
-def test_a_replaced_driver_is_told_as_what_it_is(driver, source, symbol):
+def test_a_replaced_driver_is_a_version_mismatch(driver, source, symbol):
     driver.write(devices=two_gpus(), faults=[Fault(symbol, 18)])
     assert failure(source).reason == Reason.VERSION_MISMATCH
 

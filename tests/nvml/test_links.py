@@ -1,4 +1,4 @@
-"""How the driver says that GPUs are joined."""
+"""How the driver reports links between GPUs."""
 
 import time
 
@@ -35,7 +35,7 @@ def test_before_the_first_sample_nothing_is_known(driver, source):
     assert source.links() == {}
 
 
-def test_a_pair_that_cannot_be_told_is_missing(driver, source):
+def test_a_pair_whose_link_cannot_be_read_is_missing(driver, source):
     faults = [Fault(CALL, code=999, device=uuid(1))]
     driver.write(devices=GPUS, links=LINKS, faults=faults)
     source.sample(time.time())
@@ -55,7 +55,7 @@ def test_nvlink_is_apart_from_the_level(driver, source):
 
 
 @pytest.mark.parametrize("code", [3, 13])  # not supported, function not found
-def test_a_driver_that_does_not_know_the_question_tells_nothing(driver, source, code):
+def test_a_driver_without_the_call_reports_no_links(driver, source, code):
     driver.write(devices=GPUS, faults=[Fault(CALL, code=code)])
     source.sample(time.time())
     assert source.links() == {}

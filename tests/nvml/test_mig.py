@@ -130,7 +130,7 @@ def test_switching_mig_off_and_on_asks_again_what_the_gpu_supports(driver, sourc
     assert utilization_of_the_gpu() == (None, {FIRST, SECOND})
 
 
-def test_a_mode_that_cannot_be_told_is_taken_to_be_as_before(driver, source):
+def test_a_mig_mode_that_cannot_be_read_is_assumed_to_be_unchanged(driver, source):
     driver.write(devices=node(), processes=[on(3, 0, 10)])
     source.sample(time.time())
     fault = Fault("nvmlDeviceGetMigMode", 999)

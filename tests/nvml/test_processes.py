@@ -173,7 +173,7 @@ def test_utilisation_is_the_latest_sample_of_each_process(driver, source):
     assert sample.utilization_known == {GPU}
 
 
-def test_a_sample_is_told_once(driver, source):
+def test_a_utilisation_sample_is_reported_once(driver, source):
     ring = [Sample(GPU, 10, 30, 1000)]
     driver.write(devices=[Device(GPU)], samples=ring)
     assert source.sample(time.time()).utilization == {(10, GPU): 0.30}
@@ -207,14 +207,14 @@ def test_utilisation_goes_on_when_the_clock_was_set_back(driver, source):
 
 
 @pytest.mark.parametrize("idle_code", [0, 6])  # SUCCESS with nothing, NOT_FOUND
-def test_an_idle_gpu_can_tell_that_all_were_idle(driver, source, idle_code):
+def test_the_answer_of_an_idle_gpu_means_that_all_processes_were_idle(driver, source, idle_code):
     driver.write(devices=[Device(GPU, idle_code=idle_code)], processes=[Process(GPU, 10)])
     sample = source.sample(time.time())
     assert (sample.utilization, sample.utilization_known) == ({}, {GPU})
     assert sample.rejections == ()
 
 
-def test_a_gpu_that_cannot_tell_utilisation_is_asked_once(driver, source):
+def test_a_gpu_without_process_utilisation_is_queried_once(driver, source):
     driver.write(devices=[Device(GPU, idle_code=3), Device(uuid(1))])
     for _ in range(3):
         sample = source.sample(time.time())
@@ -256,12 +256,12 @@ def test_any_list_is_merged_truthfully_or_refused(compute, graphics, instances, 
         merged = merge([(False, compute), (True, graphics)], GPU, instances, total)
     except InvalidListError:
         return
-    told = [entry[1] for entry in entries if entry[1] != NOT_AVAILABLE]
+    reported = [entry[1] for entry in entries if entry[1] != NOT_AVAILABLE]
     listed = (*merged.processes, *merged.unplaced)
     assert {process.pid for process in listed} == {entry[0] for entry in entries}
     assert len({(process.pid, process.device) for process in listed}) == len(listed)
     assert 0 not in {process.pid for process in listed}
-    assert {process.used_bytes for process in listed} <= {None, *told}
+    assert {process.used_bytes for process in listed} <= {None, *reported}
     devices = set(instances.values()) if instances else {GPU}
     assert {process.device for process in merged.processes} <= devices
     assert {process.device for process in merged.unplaced} <= ({GPU} if instances else set())
@@ -269,7 +269,7 @@ def test_any_list_is_merged_truthfully_or_refused(compute, graphics, instances, 
         entry[0] for entry in compute
     }
     if total is not None:
-        assert max(told, default=0) <= total
+        assert max(reported, default=0) <= total
 
 
 @given(st.lists(st.tuples(U32, U64, U32)), U64, U64)

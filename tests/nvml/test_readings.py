@@ -170,7 +170,7 @@ def test_pcie_throughput_is_not_called_unless_asked_for(driver, source):
     asked.close()
 
 
-def test_for_health_only_what_tells_of_it_is_asked(driver):
+def test_a_health_check_makes_only_the_calls_that_it_needs(driver):
     driver.write(
         devices=[Device(uuid(0), ecc_uncorrected_volatile=3, remap_pending=1, retired_pending=0)],
         processes=[Process(uuid(0), 4711)],
@@ -305,7 +305,7 @@ def test_a_bus_id_that_is_not_utf8_costs_the_bus_id(driver, source):
 # ---------------------------------------------------------------- numbers that cannot be
 
 
-def test_more_free_memory_than_there_is_is_no_reading_and_is_told(driver, source):
+def test_more_free_memory_than_the_gpu_has_is_no_reading_and_is_rejected(driver, source):
     """Some drivers count the reserve twice: total - used - reserved passes below 0, as 1.8e19."""
     driver.write(devices=[Device(uuid(0), total=80 << 30, used=80 << 30, reserved=1 << 29)])
     sample = source.sample(time.time())
@@ -330,10 +330,12 @@ def test_more_free_memory_than_there_is_is_no_reading_and_is_told(driver, source
         ("pcie_replays", 2**32 - 2, "pcie_replays"),
     ],
 )
-def test_what_no_gpu_can_have_is_no_reading_and_is_told(driver, source, number, value, reading):
+def test_a_value_that_no_gpu_can_have_is_no_reading_and_is_rejected(
+    driver, source, number, value, reading
+):
     driver.write(devices=[Device(uuid(0), **{number: value})])
     sample = source.sample(time.time())
     (rejection,) = sample.rejections
     assert rejection.reason is Reason.IMPLAUSIBLE
     assert reading in rejection.detail
-    assert not any(told > 2**53 for told in sample.gpus[0].readings.values())
+    assert not any(reading_value > 2**53 for reading_value in sample.gpus[0].readings.values())

@@ -36,11 +36,11 @@ OPTIONAL = {
     "nvmlDeviceGetTemperatureV": "nvmlDeviceGetTemperature",
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetMemoryInfo_v2": "nvmlDeviceGetMemoryInfo",
-    # It has none: what the call would tell is absent.
+    # It has none: the values of the call are absent.
     "nvmlDeviceGetComputeRunningProcesses_v3": "",
     "nvmlDeviceGetGraphicsRunningProcesses_v3": "",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "",
-    # They only tell one layout of lists from another.
+    # They only distinguish one layout of lists from another.
     "nvmlDeviceGetConfComputeMemSizeInfo": "",
     "nvmlDeviceGetRunningProcessDetailList": "",
 }

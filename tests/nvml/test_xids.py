@@ -183,7 +183,7 @@ def test_a_double_bit_error_counts_as_its_xid_for_who_asks_for_health(driver, he
 
 
 def test_others_hear_no_double_bit_errors(driver, source):
-    """The driver tells an XID for each: they would count twice."""
+    """The driver reports an XID for each: they would count twice."""
     driver.write(devices=[Device(uuid(0))], xids=[double_bit(uuid(0)), Xid(uuid(0), 48)])
     source.sample(time.time())
     source.wait_xids(1)
@@ -201,7 +201,7 @@ def test_only_events_that_a_gpu_has_are_asked_for(driver, health_source):
     assert counts(health_source) == {(uuid(0), 79): 1, (uuid(1), 48): 1}
 
 
-def test_a_gpu_that_cannot_tell_its_events_is_asked_for_xids(tmp_path, monkeypatch):
+def test_a_gpu_whose_event_types_are_unknown_is_registered_for_xids(tmp_path, monkeypatch):
     driver = FakeDriver(tmp_path, hide=frozenset({"nvmlDeviceGetSupportedEventTypes"}))
     driver.load(monkeypatch)
     driver.write(devices=[Device(uuid(0))], xids=[Xid(uuid(0), 79)])

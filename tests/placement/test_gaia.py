@@ -1,4 +1,4 @@
-"""gpu-manager's evaluators, on the six cards of its own tests."""
+"""gpu-manager's evaluators, on the six GPUs of its own tests."""
 
 import pytest
 from hypothesis import given
@@ -48,17 +48,17 @@ def indices(gpus):
 
 
 def test_link_takes_the_nearest_group_that_is_large_enough():
-    """T1: three cards of the four below one host bridge."""
+    """T1: three GPUs of the four below one host bridge."""
     assert indices(link(SIX, 3)) == [0, 1, 2]
 
 
 def test_link_prefers_a_pair_that_is_still_together():
-    """T2: card 2 is taken."""
+    """T2: GPU 2 is taken."""
     assert indices(link(SIX.holding([whole(2)]), 2)) == [0, 1]
 
 
 def test_link_prefers_the_nearer_of_two_groups_with_as_many_free_gpus():
-    """Cards 1 and 3 are below one host bridge, 4 and 5 below one switch."""
+    """GPUs 1 and 3 are below one host bridge, 4 and 5 below one switch."""
     assert indices(link(SIX.holding([whole(0), whole(2)]), 2)) == [4, 5]
 
 
@@ -74,7 +74,7 @@ def test_link_prefers_among_equally_near_groups_the_idle_and_then_the_first():
 
 
 def test_fragment_takes_the_corner_with_the_fewest_gpus_that_are_enough():
-    """T3: the pair of cards 4 and 5; with 4 taken, card 5."""
+    """T3: the pair of GPUs 4 and 5; with 4 taken, GPU 5."""
     assert indices(fragment(SIX, 2)) == [4, 5]
     assert indices(fragment(SIX.holding([whole(4)]), 1)) == [5]
 
@@ -86,7 +86,7 @@ def test_fragment_on_a_single_gpu():
 
 
 def test_share_takes_the_gpu_with_the_least_that_is_enough():
-    """T4: 50 fit on card 0; then 60 no longer do."""
+    """T4: 50 fit on GPU 0; then 60 no longer do."""
     assert indices(share(SIX.gpus, 500, 0)) == [0]
     half = SIX.holding([part(0, 50)])
     assert indices(share(half.gpus, 600, 0)) == [1]
@@ -101,7 +101,7 @@ def test_share_needs_the_memory_too():
 
 
 def test_memory_is_compared_in_blocks():
-    """T5: card 5 is taken; the others have 1024, 1023, … bytes, all less than a block."""
+    """T5: GPU 5 is taken; the others have 1024, 1023, … bytes, all less than a block."""
     gpus = [TopologyGpu(index, index, memory_bytes=1024 - index) for index in range(6)]
     tree = grow(gpus, lambda *_: LinkLevel.PIX).holding([whole(5)])
     assert indices(least_free(tree.gpus)) == [5, 0, 1, 2, 3, 4]
@@ -113,14 +113,14 @@ def test_a_gpu_with_fewer_processes_comes_first():
 
 
 def test_three_gpus_are_placed_like_any_number():
-    """A node of three cards has confused schedulers: a pair below a switch, and one alone."""
+    """A node of three GPUs has confused schedulers: a pair below a switch, and one alone."""
     levels = {(0, 1): LinkLevel.SYS, (0, 2): LinkLevel.SYS, (1, 2): LinkLevel.PIX}
     three = grow(
         [TopologyGpu(at, at, memory_bytes=2**30) for at in range(3)], lambda *at: levels[at]
     )
     assert indices(link(three, 2)) == [1, 2]
     assert indices(link(three, 3)) == [0, 1, 2]
-    # The original goes into inner nodes only: it breaks the pair and leaves the single card.
+    # The original goes into inner nodes only: it breaks the pair and leaves the single GPU.
     assert indices(fragment(three, 1)) == [1]
     assert indices(fragment(three.holding([whole(1), whole(2)]), 1)) == [0]
 
@@ -155,14 +155,14 @@ def test_a_part_goes_where_it_fits_or_nowhere(taken, cores, blocks):
 
 
 class Node:
-    """A node of six cards that serves pods one after another."""
+    """A node of six GPUs that serves pods one after another."""
 
     def __init__(self, rules=SHARING):
         self.rules, self.held = rules, {}
 
     def serve(self, pod, *cores, predicates=None):
-        """The cards of each container of the pod."""
-        told = []
+        """The GPUs of each container of the pod."""
+        chosen = []
         for number, asked in enumerate(cores):
             container = (pod, f"c{number}")
             predicate = predicates[number] if predicates else None
@@ -170,8 +170,8 @@ class Node:
                 SIX, self.held, container, asking(asked), rules=self.rules, predicate=predicate
             )
             self.held[container] = shares
-            told.append([int(one.device.removeprefix(DEVICE_NODE)) for one in shares])
-        return told
+            chosen.append([int(one.device.removeprefix(DEVICE_NODE)) for one in shares])
+        return chosen
 
     def delete(self, pod):
         self.held = {key: shares for key, shares in self.held.items() if key[0] != pod}
@@ -213,8 +213,8 @@ def test_a_container_that_asks_again_gets_the_same_and_takes_nothing_more():
     assert node.tree == before
 
 
-def test_a_promise_is_kept_while_it_is_legal():
-    """T9: the original would choose card 0 and refuse the pod."""
+def test_a_reservation_is_kept_while_it_is_legal():
+    """T9: the original would choose GPU 0 and refuse the pod."""
     chosen = choose(SIX, asking(5, 3), SHARING, predicate=[5])
     assert indices(chosen) == [5]
     assert indices(choose(SIX, asking(200), SHARING, predicate=[1, 4])) == [1, 4]
@@ -234,7 +234,7 @@ def test_the_originals_mismatch_is_there_on_demand():
     ("cores", "predicate"),
     [(5, [9]), (5, []), (5, [0, 1]), (60, [0]), (100, [0]), (200, [1]), (200, [1, 1])],
 )
-def test_an_illegal_promise_is_refused(cores, predicate):
+def test_an_illegal_reservation_is_refused(cores, predicate):
     refused = choose(SIX.holding([part(0, 50)]), asking(cores), SHARING, predicate)
     assert refused.reason is PlacementReason.RESERVATION_ILLEGAL
 

@@ -1,4 +1,4 @@
-"""gpu-admission's predicate: three nodes of two cards with four blocks each, as in its own test."""
+"""gpu-admission's predicate: three nodes of two GPUs with four blocks each, as in its own test."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def answers(one, nodes, pods=()):
 
 
 def best(one, nodes, pods=()):
-    """The fullest node that takes the pod, of equals the first by name; and the cards there."""
+    """The fullest node that takes the pod, of equals the first by name; and the GPUs there."""
     _, demand = demand_of(one, [SCHEME])
     fitting = {
         name: answer
@@ -115,8 +115,8 @@ def test_other_nodes_are_refused_in_the_originals_words():
         assert answer.message == "pod uid-0 does not match with this node"
 
 
-def test_a_share_and_a_whole_card_beside_it_need_two_gpus():
-    """50+60 cores with a block each on two cards; 100 and 10 on a node of one card."""
+def test_a_share_and_a_whole_gpu_beside_it_need_two_gpus():
+    """50+60 cores with a block each on two GPUs; 100 and 10 on a node of one GPU."""
     assert best(pod(0, (50, 1), (60, 1)), NODES[:1]) == ("node0", {"c0": ["0"], "c1": ["1"]})
     one_gpu = node("node0", cores=100, blocks=4)
     refused = answers(pod(0, (100, 0), (10, 1)), [one_gpu])["node0"]
@@ -124,14 +124,14 @@ def test_a_share_and_a_whole_card_beside_it_need_two_gpus():
 
 
 @pytest.mark.parametrize("asked", [(50, 0), (0, 4), (150, 0)])
-def test_a_request_that_gaia_would_never_serve_is_refused_with_its_reason(asked):
+def test_a_request_that_gpu_manager_would_never_serve_is_refused_with_its_reason(asked):
     refused = demand_of(pod(0, asked), [SCHEME])
     assert isinstance(refused, PlacementRefusal)
     assert refused.reason is PlacementReason.MALFORMED_REQUEST
     assert "container c0" in refused.message
 
 
-def test_a_promise_that_is_on_the_pod_already_changes_nothing():
+def test_a_reservation_that_is_on_the_pod_already_changes_nothing():
     one = pod(0, (10, 1), annotations={NODE: "node2", f"{INDEX}0": "1"})
     assert best(one, NODES) == ("node0", {"c0": ["0"]})
 
@@ -151,7 +151,7 @@ def test_only_pods_that_hold_devices_count():
     assert best(pod(0, (200, 0)), NODES[:1], [running])[0] is None
 
 
-def test_a_bound_pod_counts_where_it_is_and_not_where_it_was_promised():
+def test_a_bound_pod_counts_on_its_node_and_not_where_it_was_reserved():
     moved = pod(1, (200, 0), node="node1", annotations={f"{INDEX}0": "0,1", NODE: "node0"})
     assert best(pod(0, (200, 0)), NODES[:2], [moved])[0] == "node0"
 

@@ -20,7 +20,7 @@ def gpu(index, total, used=0, healthy=True):
 
 
 def gpus(*free, unhealthy=()):
-    """Cards of one size that have so much free."""
+    """GPUs of one size with these amounts free."""
     return tuple(
         gpu(index, SIZE, SIZE - amount, index not in unhealthy) for index, amount in enumerate(free)
     )
@@ -43,7 +43,7 @@ def refusal(node, node_gpus, *asked):
 
 
 def index_of(placement):
-    """The only card of a placement."""
+    """The only GPU of a placement."""
     assert isinstance(placement, Placement), placement
     (device,) = {share.device for each in placement.allocations for share in each.shares}
     return int(device)
@@ -53,8 +53,8 @@ def index_of(placement):
     ("free", "fits"),
     [
         pytest.param((0, 4069), False, id="G2: less is free on the whole node"),
-        pytest.param((4069, 4069), False, id="G3: enough on the node, on no single card"),
-        pytest.param((8138, 0), True, id="G4: just enough on one card"),
+        pytest.param((4069, 4069), False, id="G3: enough on the node, on no single GPU"),
+        pytest.param((8138, 0), True, id="G4: just enough on one GPU"),
     ],
 )
 def test_a_node_is_taken_if_a_single_gpu_has_enough(free, fits):
@@ -67,7 +67,7 @@ def test_a_node_is_taken_if_a_single_gpu_has_enough(free, fits):
 
 
 def test_the_numbers_of_the_first_node_add_up():
-    """G2: of two cards one is full and 12207 of the other are used: 4069 are left."""
+    """G2: of two GPUs one is full and 12207 of the other are used: 4069 are left."""
     assert sum(gpu.free_bytes for gpu in (gpu(0, SIZE, SIZE), gpu(1, SIZE, 12207))) == 4069
 
 
@@ -81,7 +81,7 @@ def test_of_equal_gpus_the_first_is_chosen():
 
 
 def test_unhealthy_gpus_are_left_out():
-    """G10: the ConfigMap says 0,2."""
+    """G10: the ConfigMap has 0,2."""
     unhealthy = unhealthy_gpus("0,2", "n1")
     free = gpus(8138, 16276, 8138, 9000, unhealthy=unhealthy)
     assert index_of(choose("n1", free, 8138)) == 3
@@ -124,7 +124,7 @@ def test_a_pod_with_the_label_of_several_gpus_gets_as_much_of_each():
     assert placement.allocations[0].shares == (Share("0", 4), Share("2", 4))
 
 
-def test_a_gpu_that_is_given_out_twice_has_nothing_left():
+def test_a_gpu_that_is_allocated_twice_has_nothing_left():
     """The original wraps around to an almost endless rest."""
     twice = (gpu(0, SIZE, 2 * SIZE),)
     assert twice[0].free_bytes == 0

@@ -113,8 +113,8 @@ def test_exclusion_sees_every_gpu_of_a_node():
 
 
 @BOTH
-def test_memory_is_never_promised_twice(policy):
-    """K3: request 0.5 and 3145728000 B on a card of 8 GiB: two to a card, by cores."""
+def test_memory_is_never_reserved_twice(policy):
+    """K3: request 0.5 and 3145728000 B on a GPU of 8 GiB: two to a GPU, by cores."""
     one = demand("0.5", 3145728000)
     half = gpu("a", one, memory=8 * GIB)
     assert place(one, [half], [], policy) == VirtualGpuChoice("n1", "a")
@@ -184,7 +184,7 @@ demands = st.builds(
     st.sampled_from(KubeShareAlgorithm),
     st.randoms(use_true_random=False),
 )
-def test_no_gpu_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
+def test_no_gpu_is_reserved_twice_and_no_wish_is_broken(pods, policy, random):
     free_gpus = {"n1": 2, "n2": 1}
     tenants = {}
     for number, pod in enumerate(pods):
@@ -272,7 +272,7 @@ def test_a_limit_below_the_least_quota_decides():
     assert quota(1, 1, 5) == 50 * MS
 
 
-def test_who_misses_most_of_its_request_goes_first():
+def test_the_client_that_misses_most_of_its_request_goes_first():
     """K5: missing = request x window - use, by its part of the request."""
     half = Client("half", 500, 1000, 4000 * MS)  # misses 1000 of 5000
     most = Client("most", 800, 1000, 6000 * MS)  # misses 2000 of 8000
@@ -327,8 +327,8 @@ def test_the_order_is_by_exact_fractions_and_leaves_out_who_is_spent(some):
 
 @given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 1000))
 def test_a_quota_never_passes_the_limit(burst, previous, limit):
-    given_time = quota(burst, previous, limit)
-    assert given_time == 250 * MS or given_time <= limit * 10 * MS
+    quota_ = quota(burst, previous, limit)
+    assert quota_ == 250 * MS or quota_ <= limit * 10 * MS
 
 
 def test_virtual_gpus_are_described_by_the_pods_on_them():

@@ -38,7 +38,7 @@ def with_claims(gpus, held):
 
 
 def gpu(name="GPU-0", memory=100, slots=10, **taken):
-    """A card; ``memory`` and ``taken['memory']`` in MiB, ``taken['cores']`` in percent."""
+    """A GPU; ``memory`` and ``taken['memory']`` in MiB, ``taken['cores']`` in percent."""
     device = Device(name, memory_bytes=memory * MIB, slots=slots, model="NVIDIA L40S")
     if "memory_taken" in taken:
         taken["memory_bytes"] = taken.pop("memory_taken") * MIB
@@ -98,7 +98,7 @@ def test_among_equals_the_first_gpu_is_tried_first(policy):
     assert chosen(put(ask(1), *gpus, policy=policy)) == [["GPU-0"]]
 
 
-def test_spread_and_binpack_part_where_users_and_memory_do():
+def test_spread_and_binpack_differ_where_users_and_memory_differ():
     gpus = (gpu("GPU-0", memory_taken=50, users=1), gpu("GPU-1", memory_taken=10, users=2))
     assert chosen(put(ask(1), *gpus, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
     assert chosen(put(ask(1), *gpus, policy=SchedulingPolicy.SPREAD)) == [["GPU-0"]]
@@ -126,7 +126,7 @@ def test_init_containers_are_not_looked_at():
     assert [each.container for each in put((ask(1), setup), gpu()).allocations] == ["c"]
 
 
-# ---------------------------------------------------------------- cards that are passed over
+# ---------------------------------------------------------------- GPUs that are skipped
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_percentage_is_of_each_gpu_in_whole_units(request_, unit, memory):
 
 
 def test_a_percentage_is_of_each_gpu_by_itself():
-    """Older versions took the first card's memory for the others too."""
+    """Older versions took the first GPU's memory for the others too."""
     result = put(ask(memory_percent=50, count=2), gpu("GPU-0", 100), gpu("GPU-1", 40))
     assert [share.memory_bytes // MIB for share in result.allocations[0].shares] == [20, 50]
 
@@ -292,7 +292,7 @@ def test_the_container_that_does_not_fit_is_named():
     ],
 )
 def test_a_node_is_scored_by_the_gpus_that_would_be_taken(policy, rules, score):
-    """Binpack counts the memory in use, this pod's included; spread the cards that were idle."""
+    """Binpack counts the memory in use, this pod's included; spread the GPUs that were idle."""
     gpus = (gpu("GPU-0", memory_taken=20, users=1), gpu("GPU-1"))
     result = put(ask(40, count=2), *gpus, policy=policy, rules=rules)
     assert result.preference == score
@@ -302,10 +302,10 @@ def test_a_gpu_without_memory_adds_nothing():
     assert put(ask(0), gpu(memory=0), policy=SchedulingPolicy.BINPACK).preference == 0.0
 
 
-# ---------------------------------------------------------------- books
+# ---------------------------------------------------------------- allocation records
 
 
-def test_five_pods_of_a_published_scrape_take_what_they_were_given():
+def test_five_pods_of_a_published_scrape_take_their_allocated_amounts():
     """E5: 5 x 128 units are 640, not the 2048 of the scrape; 50 percent; 5 shares; of 4914."""
     unit = 10 * MIB
     l40s = UsedGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
@@ -318,14 +318,14 @@ def test_five_pods_of_a_published_scrape_take_what_they_were_given():
 
 
 def test_every_container_of_a_pod_counts():
-    """The scheduler counts a pod once for each card when it rebuilds its books."""
+    """The scheduler counts a pod once for each GPU when it rebuilds its allocation records."""
     two = (Share("GPU-0", 10 * MIB, 100), Share("GPU-0", 20 * MIB, 0))
     (full,) = with_claims((gpu(),), [(claim("uid-1", *two), "ml/job")])
     assert (full.users, full.memory_bytes, full.cores_milli) == (2, 30 * MIB, 100)
     assert full.groups == {"ml/job"}
 
 
-def test_a_share_without_a_told_amount_takes_the_whole_memory():
+def test_a_share_without_an_amount_takes_the_whole_memory():
     (full,) = with_claims((gpu(),), [(claim("uid-1", Share("GPU-0")), "")])
     assert full.memory_bytes == 100 * MIB
 
@@ -428,7 +428,7 @@ def test_a_mig_slot_is_named_and_takes_all_its_memory():
     assert refused.skipped == (("GPU-0", PlacementReason.MIG_SLOT),)
 
 
-def test_a_slot_of_an_unknown_geometry_takes_what_it_was_given():
+def test_a_slot_of_an_unknown_geometry_takes_its_allocated_amount():
     (full,) = with_claims((gpu(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
     assert (full.memory_bytes, full.mig_slots) == (7 * MIB, {("old", 1)})
 
@@ -463,7 +463,7 @@ asked_ = st.lists(
 
 
 @given(gpus_, st.lists(asked_, max_size=5), st.sampled_from(SchedulingPolicy))
-def test_no_gpu_is_ever_given_away_beyond_what_it_has(gpus, pods, policy):
+def test_no_gpu_is_ever_allocated_beyond_what_it_has(gpus, pods, policy):
     now = gpus
     held = []
     for number, requests in enumerate(pods):
@@ -472,8 +472,8 @@ def test_no_gpu_is_ever_given_away_beyond_what_it_has(gpus, pods, policy):
             now = result.gpus
             pod = PodRef(str(number), "ml", str(number))
             held.append((Claim(Scheme.VOLCANO, pod, "n1", result.allocations), ""))
-            given_ = [len({share.device for share in one.shares}) for one in result.allocations]
-            assert given_ == [request.count for request in requests]
+            counts = [len({share.device for share in one.shares}) for one in result.allocations]
+            assert counts == [request.count for request in requests]
     for each in now:
         assert each.memory_bytes <= each.capacity_bytes
         assert each.cores_milli <= 1000

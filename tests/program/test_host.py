@@ -96,7 +96,7 @@ def test_it_ends_although_a_thread_is_stuck(toy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--stuck",)], ids=["free", "stuck"])
-def test_what_only_a_new_process_can_mend_ends_it_with_a_status_of_its_own(toy, flags):
+def test_a_fatal_error_ends_the_process_with_status_one_and_its_reason(toy, flags):
     live = toy(*flags)
     live.ask("/greet", "POST", b"nobody")
     assert live.process.wait(WAIT_SECONDS) == 1

@@ -21,9 +21,9 @@ def test_the_reserved_paths_are_served():
     assert set(program_routes("toy", {})) == RESERVED
 
 
-def test_a_probe_says_why_not():
-    said = ["a disk is full", ""]
-    routes = program_routes("toy", {}, ready=lambda: said.pop(0), healthy=lambda: "dead")
+def test_a_failing_probe_answers_with_the_reason():
+    reasons = ["a disk is full", ""]
+    routes = program_routes("toy", {}, ready=lambda: reasons.pop(0), healthy=lambda: "dead")
     assert ask(routes, "/readyz") == (503, "a disk is full\n")
     assert ask(routes, "/-/ready") == (200, "vgpu toy is ready\n")
     assert ask(routes, "/healthz") == ask(routes, "/-/healthy") == (503, "dead\n")

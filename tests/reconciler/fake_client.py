@@ -60,13 +60,13 @@ class FakeClient:
         return any((k[0], k[2]) == (kind, name) for k in self.objects)
 
     def touch(self, name, kind=ObjectKind.POD, **fields):
-        """Somebody else changes it."""
+        """Another client changes it."""
         self.put(replace(self.get(name, kind), resource_version=self._next(), **fields))
 
-    def annotate(self, name, kind=ObjectKind.POD, **told):
-        """Somebody else sets annotations, None removes one."""
+    def annotate(self, name, kind=ObjectKind.POD, **annotations):
+        """Another client sets annotations, None removes one."""
         before = self.get(name, kind).annotations
-        self.touch(name, kind, annotations=_merged(before, told))
+        self.touch(name, kind, annotations=_merged(before, annotations))
 
     def refuse(self, method, error=None, *, after=None, times=1):
         """The next calls fail: with ``after`` when they are done."""
@@ -211,8 +211,8 @@ def _raised(found):
     return found
 
 
-def _merged(before, told):
-    return {key: text for key, text in {**before, **told}.items() if text is not None}
+def _merged(before, annotations):
+    return {key: text for key, text in {**before, **annotations}.items() if text is not None}
 
 
 class FakeTime:

@@ -1,8 +1,8 @@
-"""What a node's own sources say of the sample pods, and looks from that node.
+"""Statements of a node's own sources about the sample pods, and snapshots from that node.
 
-    on_node(train, said=[given(train, card=1)])
+    on_node(train, statements=[statement(train, gpu=1)])
 
-is a look at a pod whose annotations name GPU 0, while the kubelet has given it GPU 1.
+is a snapshot of a pod whose annotations name GPU 0, while the kubelet allocated GPU 1.
 """
 
 from reconciler.model import Scope
@@ -24,13 +24,13 @@ SCHEMES = {
 }
 
 
-def given(
+def statement(
     to, style="volcano", *, gpu=0, source=Source.CHECKPOINT, memory=SHARE, cores=None, **changes
 ):
-    """A source says that container main of a pod has a share of a GPU; not of which, if None."""
+    """A source's statement: container main of a pod has a share of a GPU (None: unnamed)."""
     device = "" if gpu is None else uuid("gpu-1", gpu)
     process = source is Source.PROCESS
-    said = Statement(
+    made = Statement(
         source=source,
         pod=node_ref(to),
         container="main",
@@ -39,11 +39,11 @@ def given(
         alive=process,
         where=f"{source} of {to.ref.uid}",
     )
-    return replace(said, **changes)
+    return replace(made, **changes)
 
 
-def ledger(pods, said=(), devices=None, **known):
-    """The ledger of node gpu-1: what the annotations say, and what is said beside."""
+def ledger(pods, statements=(), devices=None, **known):
+    """The ledger of node gpu-1: the annotations' statements, and further ones."""
     uuids = of_share_pods(pods)
     readings = [(pod, read_pod(pod, CODECS_IN_USE)) for pod in pods]
     annotated = [
@@ -52,7 +52,7 @@ def ledger(pods, said=(), devices=None, **known):
     evidence = {
         "node": "gpu-1",
         "devices": gpus("gpu-1") if devices is None else devices,
-        "statements": (*annotated, *said),
+        "statements": (*annotated, *statements),
         "pods": tuple(pods),
         "pods_complete": True,
         "live_pods": frozenset(pod.kubelet_uid for pod in pods if holds_devices(pod)),
@@ -62,8 +62,8 @@ def ledger(pods, said=(), devices=None, **known):
     return merge(Evidence(**(evidence | known)))
 
 
-def on_node(*objects, said=(), devices=None, known=None, **fields):
+def on_node(*objects, statements=(), devices=None, known=None, **fields):
     """A look from node gpu-1, whose sources say this beside the annotations."""
     seen = snapshot(*objects, scope=Scope.NODE, **fields)
     pods = join(seen.pods, seen.share_pods)
-    return replace(seen, ledgers={"gpu-1": ledger(pods, said, devices, **(known or {}))})
+    return replace(seen, ledgers={"gpu-1": ledger(pods, statements, devices, **(known or {}))})

@@ -1,10 +1,10 @@
 """A small model of a cluster that shares GPUs: what goes wrong in it, and what is really so.
 
-Every part does what the real one does, as far as the reconciler can see it. Controllers make pods
-again. A scheduler promises a GPU and locks the node, and may die between any two of its writes.
-The kubelet calls Allocate once; the plugin is not told for whom, and takes the lock's owner or else
-the first pod that waits. What was really handed out to whom is in ``given``: nobody but the tests
-looks there. The world has the same hands as the API server, with its preconditions.
+Every part does what the real one does, as far as the reconciler can see it. Controllers recreate
+pods. A scheduler promises a GPU and locks the node, and may die between any two of its writes.
+The kubelet calls Allocate once; the plugin does not learn for which pod, and takes the lock's owner
+or else the first pod that waits. What was really allocated to whom is in ``given``: only the tests
+look there. The world has the same hands as the API server, with its preconditions.
 """
 
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Controller:
 
 @dataclass
 class World:
-    """The cluster. ``admitted`` and ``given`` are the truth that no annotation tells."""
+    """The cluster. ``admitted`` and ``given`` are the truth that no annotation has."""
 
     now: float = NOW
     made: int = 0
@@ -65,7 +65,7 @@ class World:
     pods: dict = field(default_factory=dict)  # by UID
     controllers: dict = field(default_factory=dict)  # by UID
     admitted: set = field(default_factory=set)
-    given: dict = field(default_factory=dict)  # UID -> the UID whose claim it was given
+    given: dict = field(default_factory=dict)  # UID -> the UID whose claim it was allocated
     styles: dict = field(default_factory=dict)  # UID -> style
     gpus: dict = field(default_factory=dict)  # UID -> the GPU that it was promised
     locked_by: dict = field(default_factory=dict)  # node -> the UID that the lock serves
@@ -86,8 +86,8 @@ class World:
         else:
             self.nodes[changed.name] = changed
 
-    def annotate(self, thing, told):
-        kept = {**thing.annotations, **told}
+    def annotate(self, thing, annotations):
+        kept = {**thing.annotations, **annotations}
         kept = {key: text for key, text in kept.items() if text is not None}
         self.write(replace(thing, annotations=kept))
 
@@ -115,7 +115,7 @@ class World:
         return one.node or promised
 
     def crossed(self):
-        """Pods that were given another one's devices."""
+        """Pods that were allocated another one's devices."""
         return {uid for uid, other in self.given.items() if uid != other and uid in self.pods}
 
     def booked(self):
@@ -190,7 +190,7 @@ class World:
         return self.locked_by.get(where) == uid and where in self.locked()
 
     def promise(self, uid):
-        """It chooses a GPU, if its books have room; each time anew until the pod is bound."""
+        """It chooses a GPU, if its cache has room; each time again until the pod is bound."""
         where = self.node_for(uid)
         others = self.booked()[where] - (self.home(self.pods[uid]) == where)
         if others < ROOM and (self.styles[uid] != "volcano" or self.has_lock(uid)):
@@ -200,8 +200,10 @@ class World:
     def claim(self, uid, where, phase):
         """Writes the promise, or that it was kept, on the pod."""
         one, age = self.pods[uid], NOW - self.now
-        told = claimed(self.styles[uid], one.ref, where, gpu=self.gpus[uid], phase=phase, age=age)
-        self.annotate(one, told)
+        annotations = claimed(
+            self.styles[uid], one.ref, where, gpu=self.gpus[uid], phase=phase, age=age
+        )
+        self.annotate(one, annotations)
 
     def take_lock(self, uid):
         """It locks the node, unless that is locked; HAMi's for a pod that has its promise.
@@ -258,7 +260,7 @@ class World:
         )
 
     def candidate(self, where):
-        """For whom the plugin takes the kubelet's call to be; HAMi's believes its lock first."""
+        """For whom the plugin takes the kubelet's call to be; HAMi's trusts its lock first."""
         waits = [
             uid
             for uid, one in self.pods.items()
@@ -268,7 +270,7 @@ class World:
         return holder if holder in waits else next(iter(waits), None)
 
     def grant(self, uid):
-        """The plugin hands out the claim: marks it, and releases whatever lock there is."""
+        """The plugin allocates the claim: marks it, and releases whatever lock there is."""
         where = self.pods[uid].node
         self.claim(uid, where, Phase.ASSIGNED)
         self.annotate(self.nodes[where], {"hami.io/mutex.lock": None, "hamivgpu": None})

@@ -4,8 +4,8 @@ A pod is made healthy and then made ill::
 
     snapshot(refused(pod("train-0")), pod("train-1", "gaia"))
 
-Everything is an hour old unless told otherwise, so that every grace has passed. Annotations are
-written by the schemes' own languages. A snapshot without nodes gets a healthy one for each name
+Everything is an hour old by default, so that every grace has passed. Annotations are
+written by the schemes' own codecs. A snapshot without nodes gets a healthy one for each name
 that its pods mention.
 """
 
@@ -139,15 +139,15 @@ def node(name="gpu-1", *styles, plugin=True, ready=True, annotations=None, **fie
     for style in styles:
         for key, units in _CAPACITY[style].items():
             capacity[key] = max(units, capacity.get(key, 0))
-    told = {}
+    own = {}
     for style in {"volcano", "hami"} & {*styles}:
-        told |= CODECS[style].register(gpus(name))
+        own |= CODECS[style].register(gpus(name))
     if "kubeshare" in styles:
-        told[GPU_INFO] = format_gpu_info(gpus(name), name)
+        own[GPU_INFO] = format_gpu_info(gpus(name), name)
     return Node(
         name=name,
         resource_version="7",
-        annotations=told | (annotations or {}),
+        annotations=own | (annotations or {}),
         capacity=capacity,
         allocatable=capacity if plugin else dict.fromkeys(capacity, 0),
         ready=ready,
@@ -199,23 +199,23 @@ def pod(
     annotations=None,
     **fields,
 ):
-    """A pod that asks for an eighth of a GPU and, with a claim, was promised or given it.
+    """A pod that asks for an eighth of a GPU and, with a claim, has it reserved or allocated.
 
     It runs if its claim is assigned and waits otherwise. ``kind`` is its owner's, None for a bare
-    pod; all pods of one kind have one owner unless ``owner`` is given.
+    pod; all pods of one kind have one owner unless ``owner`` is set.
     """
     ref = PodRef(uid or f"uid-of-{namespace}-{name}", namespace, name)
     phase = phase or ("Running" if claim is Phase.ASSIGNED else "Pending")
-    told, labels = _asked(style)
+    own, labels = _asked(style)
     if claim is not None:
-        told |= claimed(style, ref, node, gpu=gpu, phase=claim, age=age)
+        own |= claimed(style, ref, node, gpu=gpu, phase=claim, age=age)
     started = {"started_at": NOW - age} if node else {}
     return Pod(
         **{
             "ref": ref,
             "resource_version": "1",
             "node": node,
-            "annotations": told | (annotations or {}),
+            "annotations": own | (annotations or {}),
             "labels": labels,
             "containers": (Container("main", _LIMITS[style]),),
             "phase": phase,
@@ -237,7 +237,7 @@ def claimed(style, ref, node, *, gpu=0, phase=Phase.ASSIGNED, age=HOUR):
     if style in ("volcano", "hami"):
         where = uuid(node or "gpu-1", gpu)
     container = "" if style == "kubeshare" else "main"
-    told = Claim(
+    claim = Claim(
         scheme=CODECS[style].scheme,
         pod=ref,
         node=node,
@@ -245,7 +245,7 @@ def claimed(style, ref, node, *, gpu=0, phase=Phase.ASSIGNED, age=HOUR):
         assumed_at=NOW - age if phase is Phase.ASSUMED else None,
         unserved=("main",) if phase is Phase.ASSUMED and style in ("volcano", "hami") else (),
     )
-    return CODECS[style].annotations(told, devices, ("main",))
+    return CODECS[style].annotations(claim, devices, ("main",))
 
 
 def _asked(style):
@@ -277,18 +277,20 @@ def share_pod(name="jupyter-0", *, gpuid="abcde", bound=True, served=True, **opt
     known = {SHARE_POD: f"real-{name}" if served else ""}
     if bound:
         known[BOUND_DEVICE] = uuid(options.get("node", "gpu-1"), 0)
-    told = {GPUID: gpuid, **known, **options.pop("annotations", {})}
+    annotations = {GPUID: gpuid, **known, **options.pop("annotations", {})}
     options.setdefault("claim", Phase.ASSIGNED if served else Phase.ASSUMED)
-    return pod(name, "kubeshare", annotations=told, kind=options.pop("kind", None), **options)
+    return pod(
+        name, "kubeshare", annotations=annotations, kind=options.pop("kind", None), **options
+    )
 
 
 def real_pod(of, **fields):
     """The pod that KubeShare made for a SharePod."""
     known = (SHARE_POD, BOUND_DEVICE)
-    told = {key: text for key, text in of.annotations.items() if key not in known}
+    annotations = {key: text for key, text in of.annotations.items() if key not in known}
     made = {
         "ref": PodRef(f"real-{of.ref.name}", of.ref.namespace, of.ref.name),
-        "annotations": told,
+        "annotations": annotations,
         "owner": OwnerReference(OWNER, of.ref.name, of.ref.uid, "kubeshare.nthu/v1"),
         "containers": (Container("main"),),
     }
@@ -315,7 +317,7 @@ def holder(node="gpu-1", gpuid="abcde", **fields):
 
 
 def labelled(name="infer-0", node="gpu-1", **options):
-    """A pod of KubeShare 2: asked by labels, given its GPU in annotations."""
+    """A pod of KubeShare 2: requested by labels, with its GPU in annotations."""
     made = pod(name, "kubeshare", node=node, claim=None, **{"phase": "Running"} | options)
     return replace(
         made,
@@ -387,8 +389,8 @@ def snapshot(*objects, scope=Scope.CLUSTER, now=NOW, **fields):
     nodes = tuple(each for each in objects if isinstance(each, Node))
     pods = tuple(each for each in objects if isinstance(each, Pod))
     if not nodes:
-        told = {each.node for each in pods} | {"gpu-1"}
-        nodes = tuple(node(name) for name in sorted(told - {""}))
+        names = {each.node for each in pods} | {"gpu-1"}
+        nodes = tuple(node(name) for name in sorted(names - {""}))
     seen = {
         "complete": SEEN[scope],
         "nodes": nodes,
@@ -399,7 +401,7 @@ def snapshot(*objects, scope=Scope.CLUSTER, now=NOW, **fields):
 
 
 def with_ledgers(seen):
-    """The snapshot with the ledgers that its annotations tell."""
+    """The snapshot with the ledgers of its annotations."""
     objects = Objects(nodes=seen.nodes, pods=seen.pods, share_pods=seen.share_pods)
     views = inventory(objects, Units()).nodes
     return replace(seen, ledgers={view.node.name: view.ledger for view in views})
@@ -409,7 +411,7 @@ def with_ledgers(seen):
 
 
 def object_ref(of, part=""):
-    """A pod, SharePod or node as a plan's subject."""
+    """A pod, SharePod or node as a plan's object."""
     if isinstance(of, Node):
         return ObjectRef(ObjectKind.NODE, "", of.name, of.uid, part, of.name)
     kind = ObjectKind.SHARE_POD if SHARE_POD in of.annotations else ObjectKind.POD
@@ -422,27 +424,27 @@ def reporting(of, rule=Rule.DOUBLE_BOOKED, cause=Cause.OVERCOMMITTED, **fields):
 
 
 def evicting(of, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR, **fields):
-    """A finding that an eviction would mend; it has been so for an hour."""
+    """A finding that an eviction would repair; it has been so for an hour."""
     action = Evict(of.ref, of.resource_version)
     return reporting(of, rule, cause, **({"action": action, "since": NOW - HOUR} | fields))
 
 
 def editing(of, key="hami.io/mutex.lock", rule=Rule.STALE_LOCK, cause=Cause.OWNER_GONE, **fields):
-    """A finding that taking an annotation away would mend; it has been so for an hour."""
+    """A finding that removing an annotation would repair; it has been so for an hour."""
     part = key if isinstance(of, Node) else ""
-    told = object_ref(of, part)
+    ref = object_ref(of, part)
     version = "" if isinstance(of, Node) else of.resource_version
-    action = Edit(told, version, {key: of.annotations.get(key)}, {key: None})
+    action = Edit(ref, version, {key: of.annotations.get(key)}, {key: None})
     fields = {"action": action, "since": NOW - HOUR, "effect": Effect.REPAIR} | fields
-    return Finding(rule, cause, told, ("as the tests say",), **fields)
+    return Finding(rule, cause, ref, ("as the tests say",), **fields)
 
 
 def removing(folder, node="gpu-1", **fields):
-    """A finding that taking away a shim's folder would mend; it has been so for an hour."""
-    told = ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node)
+    """A finding that removing a shim's folder would repair; it has been so for an hour."""
+    ref = ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node)
     action = RemoveFolder(folder.path, folder.pod_uid, folder.identity)
     fields = {"action": action, "since": NOW - HOUR, "effect": Effect.TIDYING} | fields
-    return Finding(Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE, told, ("as the tests say",), **fields)
+    return Finding(Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE, ref, ("as the tests say",), **fields)
 
 
 def planned(seen, *findings, policy=None, memory=None):

@@ -31,20 +31,20 @@ from vgpu.model.names import PodRef
 from vgpu.model.reasons import Reason, SourceError
 
 
-class Told:
-    """An audit that remembers what it was told; the events of that name cannot be told."""
+class MemoryAudit:
+    """An audit that keeps its records; the events in ``unwritable`` cannot be written."""
 
     def __init__(self, *unwritable):
         self.lines = []
         self._unwritable = unwritable
 
     def intent(self, plan, entry):
-        self._tell("intent", entry)
+        self._record("intent", entry)
 
     def result(self, plan, result):
-        self._tell(str(result.outcome), result.entry)
+        self._record(str(result.outcome), result.entry)
 
-    def _tell(self, event, entry):
+    def _record(self, event, entry):
         if event in self._unwritable:
             raise AuditError("--audit x", "disk full")
         self.lines.append((entry.finding.object_ref.name, event))
@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, *objects, **options):
         self.client = FakeClient(*objects)
         self.time = FakeTime()
-        self.audit = options.pop("audit", Told())
+        self.audit = options.pop("audit", MemoryAudit())
         self.judge = options.pop("judge", unmoved(CODECS_IN_USE))
         self.applier = Applier(
             self.client,
@@ -82,7 +82,7 @@ OTHERS = [refused(pod(name)) for name in "bcdef"]
 # ---------------------------------------------------------------- evictions
 
 
-def test_an_eviction_is_told_before_and_after():
+def test_an_eviction_is_recorded_before_and_after():
     bench = Bench(SICK)
     result = bench.one(evicting(SICK))
     assert (result.outcome, result.ended_at) == (ActionOutcome.DONE, bench.time.now)
@@ -114,7 +114,7 @@ def test_results_come_as_they_are_there():
     ],
     ids=["gone", "another of its name", "touched", "runs", "being deleted"],
 )
-def test_a_pod_that_moved_on_is_left_alone(meanwhile, outcome):
+def test_a_pod_that_moved_on_is_skipped(meanwhile, outcome):
     bench = Bench(SICK)
     entry = evicting(SICK)
     meanwhile(bench.client)
@@ -122,7 +122,7 @@ def test_a_pod_that_moved_on_is_left_alone(meanwhile, outcome):
     assert bench.client.count("evict") == 0
 
 
-def test_a_pod_that_changes_at_the_last_moment_is_left_alone():
+def test_a_pod_that_changes_at_the_last_moment_is_skipped():
     bench = Bench(SICK)
     bench.client.first("evict", lambda: bench.client.touch("a", phase="Running"))
     assert bench.one(evicting(SICK)).outcome is ActionOutcome.CHANGED
@@ -176,10 +176,10 @@ def test_every_refusal_has_its_outcome(error, outcome):
 def test_one_failure_stops_nobody_else(method, error, caplog):
     bench = Bench(SICK, *OTHERS)
     bench.client.refuse(method, error)
-    told = bench.outcomes(evicting(SICK), *map(evicting, OTHERS))
+    outcomes = bench.outcomes(evicting(SICK), *map(evicting, OTHERS))
     begun = method == "evict" and isinstance(error, RuntimeError)
-    assert told.pop("a") is (ActionOutcome.UNKNOWN if begun else ActionOutcome.FAILED)
-    assert set(told.values()) == {ActionOutcome.DONE}
+    assert outcomes.pop("a") is (ActionOutcome.UNKNOWN if begun else ActionOutcome.FAILED)
+    assert set(outcomes.values()) == {ActionOutcome.DONE}
 
 
 # ---------------------------------------------------------------- answers that are lost
@@ -200,7 +200,7 @@ def test_a_pod_that_terminates_after_a_lost_answer_counts_as_evicted():
     assert bench.one(evicting(SICK)).outcome is ActionOutcome.DONE
 
 
-def test_an_eviction_that_never_arrived_is_said_not_to_be_done():
+def test_an_eviction_that_never_arrived_is_reported_as_not_done():
     bench = Bench(SICK)
     bench.client.refuse("evict", UNREACHABLE)
     result = bench.one(evicting(SICK))
@@ -209,7 +209,7 @@ def test_an_eviction_that_never_arrived_is_said_not_to_be_done():
     assert bench.client.count("evict") == 1
 
 
-def test_what_cannot_be_looked_at_is_said_to_be_unknown():
+def test_what_cannot_be_read_is_reported_as_unknown():
     bench = Bench(SICK)
     bench.client.refuse("evict", after=UNREACHABLE)
     bench.client.first("evict", lambda: bench.client.refuse("pod", UNREACHABLE))
@@ -232,9 +232,9 @@ def test_a_server_that_falls_silent_is_not_asked_for_ever():
     pods = [SICK, *OTHERS]
     bench = Bench(*pods)
     bench.client.refuse("pod", UNREACHABLE, times=100)
-    told = list(bench.outcomes(*map(evicting, pods)).values())
-    assert told[:MOST_UNREACHED] == [ActionOutcome.FAILED] * MOST_UNREACHED
-    assert set(told[MOST_UNREACHED:]) == {ActionOutcome.OUT_OF_TIME}
+    outcomes = list(bench.outcomes(*map(evicting, pods)).values())
+    assert outcomes[:MOST_UNREACHED] == [ActionOutcome.FAILED] * MOST_UNREACHED
+    assert set(outcomes[MOST_UNREACHED:]) == {ActionOutcome.OUT_OF_TIME}
     assert bench.client.count("pod") == MOST_UNREACHED
 
 
@@ -269,14 +269,14 @@ def test_a_budget_that_does_not_give_in_is_named():
     assert bench.time.waited == [10.0, 10.0]  # a third pause would end after the deadline
 
 
-def test_a_pod_that_changes_while_a_budget_is_waited_for_is_left_alone():
+def test_a_pod_that_changes_while_a_budget_is_waited_for_is_skipped():
     bench = Bench(SICK)
     bench.client.refuse("evict", PDB)
     bench.client.first("evict", lambda: bench.client.touch("a"))
     assert bench.one(evicting(SICK)).outcome is ActionOutcome.CHANGED
 
 
-def test_the_server_says_how_long_to_wait():
+def test_the_server_decides_how_long_to_wait():
     bench = Bench(SICK)
     bench.client.refuse("evict", ClusterError(429, "TooManyRequests", PDB.message, 7.0))
     bench.one(evicting(SICK))
@@ -291,28 +291,28 @@ def test_a_busy_server_holds_up_everybody():
     assert {r.outcome for r in results} == {ActionOutcome.DONE}
 
 
-def test_a_server_that_stays_busy_is_given_up_at_the_deadline():
+def test_a_server_that_stays_busy_ends_the_attempts_at_the_deadline():
     bench = Bench(SICK, OTHERS[0], deadline_seconds=5)
     bench.client.refuse("evict", BUSY, times=100)
-    told = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
-    assert told["a"] is ActionOutcome.THROTTLED
+    outcomes = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
+    assert outcomes["a"] is ActionOutcome.THROTTLED
     assert bench.time.now <= bench.time.waited[0] * 5 + FakeTime().now
 
 
 def test_after_the_deadline_nothing_is_begun():
     bench = Bench(SICK, OTHERS[0], deadline_seconds=5)
     bench.client.first("evict", lambda: bench.time.sleep(6))
-    told = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
-    assert told == {"a": ActionOutcome.DONE, "b": ActionOutcome.OUT_OF_TIME}
+    outcomes = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
+    assert outcomes == {"a": ActionOutcome.DONE, "b": ActionOutcome.OUT_OF_TIME}
     assert ("b", "intent") not in bench.audit.lines
 
 
-def test_who_is_told_to_stop_while_waiting_stops():
+def test_an_applier_that_is_stopped_while_waiting_stops():
     bench = Bench(SICK, OTHERS[0])
     bench.time.woken = True
     bench.client.refuse("evict", PDB, times=100)
-    told = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
-    assert set(told.values()) == {ActionOutcome.BLOCKED_BY_PDB}
+    outcomes = bench.outcomes(evicting(SICK), evicting(OTHERS[0]))
+    assert set(outcomes.values()) == {ActionOutcome.BLOCKED_BY_PDB}
     assert bench.client.count("evict") == 2
     assert len(bench.time.waited) == 1
 
@@ -340,14 +340,14 @@ def test_leadership_lost_on_the_way_stops_before_the_next_write(asks):
 
 
 def test_what_cannot_be_audited_is_not_done():
-    bench = Bench(SICK, audit=Told("intent"))
+    bench = Bench(SICK, audit=MemoryAudit("intent"))
     with pytest.raises(AuditError):
         bench.apply(evicting(SICK))
     assert bench.client.has("a")
 
 
-def test_after_a_result_that_could_not_be_told_nothing_more_is_done():
-    bench = Bench(SICK, OTHERS[0], audit=Told("done"))
+def test_after_a_result_that_could_not_be_recorded_nothing_more_is_done():
+    bench = Bench(SICK, OTHERS[0], audit=MemoryAudit("done"))
     results = bench.applier.apply(plan(evicting(SICK), evicting(OTHERS[0])), unmoved())
     assert next(results).outcome is ActionOutcome.DONE
     with pytest.raises(AuditError):
@@ -389,7 +389,7 @@ def test_a_node_may_change_as_long_as_its_values_do_not():
     assert "left" not in bench.client.get("gpu-1", ObjectKind.NODE).annotations
 
 
-def test_a_node_that_never_rests_is_left_alone():
+def test_a_node_that_changes_all_the_time_is_skipped():
     bench = Bench(LOCKED)
     for _ in range(100):
         bench.client.first("patch_node", lambda: bench.client.touch("gpu-1", ObjectKind.NODE))
@@ -415,7 +415,7 @@ def test_a_value_that_somebody_changed_is_theirs(when, value):
     assert "other" not in bench.client.get("gpu-1", ObjectKind.NODE).annotations
 
 
-def test_a_node_that_was_made_anew_is_another():
+def test_a_node_that_was_recreated_is_another():
     bench = Bench(LOCKED)
     entry = editing(LOCKED, {"left": None})
     bench.client.put(replace(LOCKED, uid="uid-of-another"))
@@ -431,7 +431,7 @@ def test_a_share_pod_is_unbound_where_it_was_bound():
     assert (found.node, "kubeshare/GPUID" in found.annotations) == ("", False)
 
 
-def test_a_share_pod_that_is_bound_elsewhere_is_left_alone():
+def test_a_share_pod_that_is_bound_elsewhere_is_skipped():
     stuck = share_pod("jupyter", served=False)
     bench = Bench(stuck)
     entry = editing(stuck, {"kubeshare/GPUID": None}, Rule.KUBESHARE, unbind="gpu-2")
@@ -551,10 +551,10 @@ def test_a_dry_run_asks_everything_and_changes_nothing():
     sick = ended(pod("b", annotations={"left": "over"}))
     bench = Bench(SICK, sick, LOCKED, dry_run=True)
     before = dict(bench.client.objects)
-    told = bench.outcomes(
+    outcomes = bench.outcomes(
         evicting(SICK), editing(sick, {"left": None}), editing(LOCKED, {"left": None})
     )
-    assert set(told.values()) == {ActionOutcome.DRY_RUN}
+    assert set(outcomes.values()) == {ActionOutcome.DRY_RUN}
     assert bench.client.objects == before
     assert bench.client.events == []
     assert {"evict", "patch_pod", "patch_node"} <= set(bench.client.calls)
@@ -570,11 +570,11 @@ def test_a_dry_run_does_not_take_what_moved_on_for_what_would_be_done():
 def test_a_dry_run_whose_answer_is_lost_has_failed():
     bench = Bench(SICK, dry_run=True)
     bench.client.refuse("evict", UNREACHABLE)
-    bench.client.first("evict", lambda: bench.client.remove("a"))  # that was somebody else
+    bench.client.first("evict", lambda: bench.client.remove("a"))  # that was another client
     assert bench.one(evicting(SICK)).outcome is ActionOutcome.FAILED
 
 
-def test_a_dry_run_that_is_refused_says_nothing_to_anybody_else():
+def test_a_dry_run_that_is_refused_is_reported_only_in_its_result():
     bench = Bench(SICK, dry_run=True, deadline_seconds=5)
     bench.client.refuse("evict", PDB)
     assert bench.one(evicting(SICK)).outcome is ActionOutcome.BLOCKED_BY_PDB
@@ -584,7 +584,7 @@ def test_a_dry_run_that_is_refused_says_nothing_to_anybody_else():
 # ---------------------------------------------------------------- events
 
 
-def test_an_eviction_is_told_to_the_pod_and_to_its_owner():
+def test_an_eviction_is_reported_on_the_pod_and_on_its_owner():
     bench = Bench(SICK)
     bench.one(evicting(SICK))
     assert [(note.kind, note.reason) for note in bench.client.events] == [
@@ -598,8 +598,8 @@ def test_events_that_cannot_be_written_change_no_outcome_and_are_logged_once(cap
     forbidden = ClusterError(403, "Forbidden", 'cannot create resource "events"')
     bench.client.refuse("write_event", forbidden, times=100)
     with caplog.at_level(logging.WARNING):
-        told = bench.outcomes(evicting(SICK), *map(evicting, OTHERS))
-    assert set(told.values()) == {ActionOutcome.DONE}
+        outcomes = bench.outcomes(evicting(SICK), *map(evicting, OTHERS))
+    assert set(outcomes.values()) == {ActionOutcome.DONE}
     assert len([r for r in caplog.records if "event" in r.message]) == 1
 
 

@@ -110,7 +110,7 @@ def test_a_pipe_that_nobody_reads_holds_up_nobody(tmp_path):
         write(tmp_path / "pipe", *entries)
 
 
-def test_who_acts_is_told():
+def test_the_record_names_who_acts():
     user, _, host = whoami().partition("@")
     assert user
     assert host
@@ -120,7 +120,7 @@ def test_who_acts_is_told():
 
 
 @pytest.mark.parametrize("cut", range(1, 500, 37))
-def test_a_line_that_was_cut_short_is_left_out_and_told(path, cut, caplog):
+def test_a_line_that_was_cut_short_is_left_out_and_reported(path, cut, caplog):
     write(path, SICK)
     whole = path.stat().st_size
     write(path, LEFT)
@@ -208,7 +208,7 @@ def test_a_line_without_end_is_refused(path, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["/nonexistent/audit.jsonl", "/proc"])
-def test_an_audit_that_is_not_there_is_told(where):
+def test_a_missing_audit_file_is_reported(where):
     with pytest.raises(AuditError, match=where):
         list(read(where))
 
@@ -220,18 +220,18 @@ def test_any_evidence_comes_back(tmp_path_factory, text):
     except UnicodeEncodeError:
         return
     path = tmp_path_factory.mktemp("audit") / "x"
-    told = replace(SICK, finding=replace(SICK.finding, evidence=(text, "\u2028\r\n\x1b[2J")))
-    write(path, told)
-    assert [record.evidence for record in read(str(path))] == [told.finding.evidence] * 2
+    entry = replace(SICK, finding=replace(SICK.finding, evidence=(text, "\u2028\r\n\x1b[2J")))
+    write(path, entry)
+    assert [record.evidence for record in read(str(path))] == [entry.finding.evidence] * 2
 
 
 def test_evidence_that_is_no_text_is_an_error_of_the_audit(path):
-    told = replace(SICK, finding=replace(SICK.finding, evidence=("\udc80",)))
+    entry = replace(SICK, finding=replace(SICK.finding, evidence=("\udc80",)))
     with Audit.open(str(path)) as audit, pytest.raises(AuditError):
-        audit.intent(PLAN, told)
+        audit.intent(PLAN, entry)
 
 
-def test_an_action_that_is_none_is_not_told(path):
+def test_a_record_that_is_no_action_is_left_out(path):
     only_found = replace(SICK, finding=replace(SICK.finding, action=None))
     write(path, only_found)
     assert list(read(str(path))) == []

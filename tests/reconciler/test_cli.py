@@ -87,18 +87,18 @@ def test_a_plan_without_any_exits_with_zero(dump):
 def test_a_tripped_breaker_exits_with_three_though_nothing_may_be_done(dump, tmp_path):
     config = tmp_path / "r.yaml"
     config.write_text("limits: {breaker: 0, breaker_floor: 1}")
-    told = planned(dump(SICK), "--config", str(config))
-    assert told["breaker"]["tripped"]
-    assert not told["actions"]
+    document = planned(dump(SICK), "--config", str(config))
+    assert document["breaker"]["tripped"]
+    assert not document["actions"]
     assert call("plan", "--from", dump(SICK), "--config", str(config)).exit_code == 3
 
 
-def test_a_dump_is_of_when_its_file_was_written_or_of_what_is_said(dump):
+def test_a_dump_is_as_old_as_its_file_or_as_the_flag_at(dump):
     file = dump(SICK)
     assert planned(file)["madeAt"] == "2026-09-21T14:13:20Z"
-    told = planned(file, "--at", "2026-09-21T13:14:00Z")
-    assert told["madeAt"] == "2026-09-21T13:14:00Z"
-    assert {entry["skip"] for entry in told["skipped"]} == {"too_young"}
+    document = planned(file, "--at", "2026-09-21T13:14:00Z")
+    assert document["madeAt"] == "2026-09-21T13:14:00Z"
+    assert {entry["skip"] for entry in document["skipped"]} == {"too_young"}
     assert planned(file, "--at", str(NOW + 60))["madeAt"] == "2026-09-21T14:14:20Z"
     assert planned(file, "--at", "2026-09-21T15:14:00+01:00")["madeAt"] == "2026-09-21T14:14:00Z"
 
@@ -125,7 +125,7 @@ def test_the_metrics_of_one_look_can_be_printed(dump):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "it is empty. Has kubectl failed?"),
         (b"{", "kubectl get nodes,pods -A -o json"),
@@ -133,10 +133,10 @@ def test_the_metrics_of_one_look_can_be_printed(dump):
         (b"\xff\xfe", "kubectl get nodes,pods -A -o json"),
     ],
 )
-def test_what_is_no_dump_is_an_error_and_not_an_empty_plan(content, told):
+def test_what_is_no_dump_is_an_error_and_not_an_empty_plan(content, message):
     result = call("plan", "--from", "-", input=content)
     assert result.exit_code == 1
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 # ---------------------------------------------------------------- what may be done
@@ -144,23 +144,23 @@ def test_what_is_no_dump_is_an_error_and_not_an_empty_plan(content, told):
 
 def test_flags_say_what_may_be_done(dump):
     file = dump(SICK)
-    told = planned(file, "--namespace", "dev")
-    assert [entry["namespace"] for entry in told["actions"]] == ["dev"]
+    document = planned(file, "--namespace", "dev")
+    assert [entry["namespace"] for entry in document["actions"]] == ["dev"]
     assert [entry["skip"] for entry in planned(file, "--max-per-cycle", "1")["skipped"]] == [
         "cycle_limit"
     ]
-    told = planned(file, "--rule", "refused=plan")
-    assert {entry["skip"] for entry in told["skipped"]} == {"rule_mode_plan"}
-    told = planned(file, "--rule", "refused=off")
-    assert told["actions"] == told["skipped"] == []
+    document = planned(file, "--rule", "refused=plan")
+    assert {entry["skip"] for entry in document["skipped"]} == {"rule_mode_plan"}
+    document = planned(file, "--rule", "refused=off")
+    assert document["actions"] == document["skipped"] == []
 
 
 def test_each_flag_is_an_environment_variable_and_the_typed_one_wins(dump):
     file = dump(SICK)
-    told = planned(file, env={"VGPU_NAMESPACE": "dev other", "VGPU_MAX_PER_CYCLE": "5"})
-    assert [entry["namespace"] for entry in told["actions"]] == ["dev"]
-    told = planned(file, "--namespace", "ml", env={"VGPU_NAMESPACE": "dev"})
-    assert [entry["namespace"] for entry in told["actions"]] == ["ml"]
+    document = planned(file, env={"VGPU_NAMESPACE": "dev other", "VGPU_MAX_PER_CYCLE": "5"})
+    assert [entry["namespace"] for entry in document["actions"]] == ["dev"]
+    document = planned(file, "--namespace", "ml", env={"VGPU_NAMESPACE": "dev"})
+    assert [entry["namespace"] for entry in document["actions"]] == ["ml"]
 
 
 def test_a_flag_wins_over_the_file_and_the_file_over_the_default(dump, tmp_path):
@@ -168,8 +168,8 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_default(dump, tmp_path)
     config.write_text("limits: {per_cycle: 0}")
     file = dump(SICK)
     assert not planned(file, "--config", str(config))["actions"]
-    told = planned(file, "--config", str(config), "--max-per-cycle", "9")
-    assert len(told["actions"]) == 2
+    document = planned(file, "--config", str(config), "--max-per-cycle", "9")
+    assert len(document["actions"]) == 2
 
 
 def test_the_printed_configuration_is_one(tmp_path):
@@ -198,7 +198,7 @@ def test_a_switch_can_be_taken_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["plan", "--max-per-cycle", "many"], "'--max-per-cycle': must be a whole"),
         (
@@ -225,10 +225,10 @@ def test_a_switch_can_be_taken_back(tmp_path):
         (["restore"], "Missing argument 'AUDIT'"),
     ],
 )
-def test_a_wrong_flag_is_refused_by_its_name(words, told):
+def test_a_wrong_flag_is_refused_by_its_name(words, message):
     result = call(*words)
     assert result.exit_code == 2, result.output
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_an_error_in_the_file_names_its_line(dump, tmp_path):

@@ -200,7 +200,7 @@ def test_where_it_cannot_be_found_one_line_asks_for_it(monkeypatch, capsys, clus
 
 
 @pytest.mark.parametrize("words", [["--state-namespace", "x"], ["--scope", "node"]])
-def test_nobody_looks_for_a_namespace_that_is_given_or_not_used(monkeypatch, words):
+def test_a_namespace_that_is_named_or_not_used_is_not_read(monkeypatch, words):
     cluster = Leases(lease("gpu-system"))
     before = options(monkeypatch, *words)
     assert with_state_namespace(before, cluster) == before

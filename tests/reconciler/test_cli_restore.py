@@ -1,4 +1,4 @@
-"""`vgpu reconcile restore` as a person calls it: asked first, and told in an audit."""
+"""`vgpu reconcile restore` as a person calls it: with a question first, and an audit."""
 
 import json
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ class Server(FakeClient):
 
 @pytest.fixture
 def client(monkeypatch, tmp_path):
-    """An API server on which an edit and an eviction were done, told in audit.jsonl."""
+    """An API server on which an edit and an eviction were done, recorded in audit.jsonl."""
     monkeypatch.chdir(tmp_path)
     server = Server(SICK, LEFT)
     apply(server, "audit.jsonl", *ENTRIES[:2])
@@ -56,7 +56,7 @@ def test_on_a_terminal_it_shows_what_it_would_undo_and_asks(client):
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("flag", ["--yes", "-y", "--server-dry-run"])
-def test_who_says_yes_or_only_tries_is_not_asked(client, flag):
+def test_with_yes_or_dry_run_no_question_is_asked(client, flag):
     result = call("restore", "audit.jsonl", flag)
     assert result.exit_code == 4
     assert is_restored(client) == (flag != "--server-dry-run")
@@ -87,7 +87,7 @@ def test_a_dry_run_and_what_has_nothing_to_undo_make_no_audit(client, tmp_path):
     assert not (tmp_path / "vgpu-restore.jsonl").exists()
 
 
-def test_what_is_undone_is_not_told_among_what_is_to_be_undone(client):
+def test_what_is_undone_already_is_not_listed_again(client):
     result = call("restore", "audit.jsonl", "--audit", "./audit.jsonl")
     assert result.exit_code == 2
     assert "--audit ./audit.jsonl is the audit that is to be undone" in result.stderr

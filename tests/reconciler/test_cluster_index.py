@@ -36,7 +36,7 @@ def half_served(style="volcano"):
     one = assumed("pair", style)
     gpu = uuid("gpu-1", 0)
     phases = {"first": Phase.ASSIGNED, "second": Phase.ASSUMED}
-    told = Claim(
+    claim = Claim(
         scheme=CODECS[style].scheme,
         pod=one.ref,
         node="gpu-1",
@@ -47,10 +47,10 @@ def half_served(style="volcano"):
         unserved=("second",),
     )
     devices = {gpu: Device(gpu, 0, GPU, slots=10)}
-    said = CODECS[style].annotations(told, devices, tuple(phases))
+    annotations = CODECS[style].annotations(claim, devices, tuple(phases))
     limits = one.containers[0].limits
     made = tuple(Container(name, limits) for name in phases)
-    return replace(one, annotations=said, containers=made, statuses=())
+    return replace(one, annotations=annotations, containers=made, statuses=())
 
 
 OWNERS = {
@@ -119,7 +119,7 @@ def test_one_of_several_resources_that_is_away_is_enough():
     )
 
 
-def test_a_node_that_is_not_ready_unknown_or_unseen_is_told_first():
+def test_a_node_that_is_not_ready_unknown_or_unseen_is_listed_first():
     one = assumed()
     assert (
         cluster_index(one, node(ready=False)).plugin_skip_reason(one) is SkipReason.NODE_NOT_READY

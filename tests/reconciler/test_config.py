@@ -113,7 +113,7 @@ def any_settings(draw):
 
 @pytest.mark.slow
 @given(any_settings())
-def test_what_is_printed_of_any_settings_is_a_file_that_says_the_same(found):
+def test_any_settings_survive_printing_and_parsing(found):
     assert parse(config_text(found), "printed") == found
 
 
@@ -218,9 +218,9 @@ def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
     ],
 )
 def test_an_error_names_its_line_its_key_and_what_is_allowed(text, where, allowed):
-    told = refusal(text)
-    assert told.startswith(where)
-    assert allowed in told
+    message = refusal(text)
+    assert message.startswith(where)
+    assert allowed in message
 
 
 @given(st.text() | st.text("abcdefgilmnoprstuvy_:{}[]'\"&*!|>-0123456789 \n"))
@@ -270,11 +270,11 @@ def test_a_flags_error_names_the_flag():
 
 @pytest.mark.parametrize("limit", ["per_cycle", "per_node", "per_namespace"])
 def test_who_asks_for_fewer_actions_means_those_on_dead_pods_too(limit):
-    def told(text):
+    def limit_of(text):
         return getattr(parse(f"limits: {{{text}}}", "r.yaml").policy.limits, f"ended_{limit}")
 
     usual = getattr(Limits(), f"ended_{limit}")
-    assert told(f"{limit}: 5") == 5
-    assert told(f"{limit}: 100000") == usual
-    assert told(f"{limit}: 5, ended_{limit}: 70") == 70
-    assert told(f"ended_{limit}: 70") == 70
+    assert limit_of(f"{limit}: 5") == 5
+    assert limit_of(f"{limit}: 100000") == usual
+    assert limit_of(f"{limit}: 5, ended_{limit}: 70") == 70
+    assert limit_of(f"ended_{limit}: 70") == 70

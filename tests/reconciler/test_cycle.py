@@ -1,4 +1,4 @@
-"""One cycle after the other: what is seen, done, told and remembered, and what goes wrong."""
+"""One cycle after the other: what is seen, done, recorded and remembered, and what fails."""
 
 import pytest
 
@@ -50,7 +50,7 @@ class Store:
 
 
 class Hands:
-    """Does each action with the same outcome; told to, it cannot write its audit."""
+    """Does each action with the same outcome; on request it cannot write its audit."""
 
     def __init__(self, outcome=ActionOutcome.DONE, untold_after=None):
         self.outcome, self.untold_after = outcome, untold_after
@@ -113,7 +113,7 @@ def test_the_plan_that_is_applied_is_the_plan_that_was_made():
         (ActionOutcome.NOT_LEADER, Ending.PARTLY),
     ],
 )
-def test_how_a_cycle_ends_is_told_by_its_actions(outcome, ending):
+def test_the_outcome_of_a_cycle_follows_from_its_actions(outcome, ending):
     assert cycles(Eyes(SICK), apply=Hands(outcome)).run().ending is ending
 
 
@@ -140,7 +140,7 @@ def test_a_look_that_fails_leads_to_no_plan_and_the_next_cycle_looks_again(error
     assert both.run().ending is Ending.APPLIED
 
 
-def test_a_look_that_did_not_see_all_pods_says_nothing_and_is_no_success():
+def test_a_cycle_that_did_not_see_all_pods_reports_nothing_and_is_no_success():
     client = Hands()
     half = replace(SICK, complete=frozenset({Coverage.NODES}), notes=("pods are not seen: 503",))
     cycle = cycles(Eyes(half), apply=client).run()

@@ -1,4 +1,4 @@
-"""What pods, owners and nodes are told of an action."""
+"""The events of an action on pods, owners and nodes."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def notes(entry, outcome=ActionOutcome.DONE, about=None):
     return event_notes(ActionResult(entry, outcome, "as said", NOW), about)
 
 
-def test_an_eviction_is_told_in_words():
+def test_an_eviction_is_explained_in_a_sentence():
     (note,) = notes(evicting(SICK))
     assert (note.kind, note.api_version, note.namespace, note.name) == ("Pod", "v1", "ml", "a")
     assert (note.uid, note.reason, note.type) == (SICK.ref.uid, "VgpuEvicted", NoteType.NORMAL)
@@ -30,7 +30,7 @@ def test_an_eviction_is_told_in_words():
     )
 
 
-def test_what_was_refused_is_told_in_words():
+def test_a_refused_action_is_explained_in_a_sentence():
     (note,) = notes(evicting(SICK), ActionOutcome.BLOCKED_BY_PDB)
     assert note.message.startswith(
         f"the pod was not evicted, since {ActionOutcome.BLOCKED_BY_PDB.explanation}: "
@@ -46,7 +46,7 @@ def test_its_owner_hears_of_it_without_the_pods_name():
     assert notes(evicting(again), about=again)[1] == note
 
 
-def test_a_pod_that_nobody_made_has_nobody_to_tell():
+def test_a_pod_without_an_owner_has_no_event_on_an_owner():
     bare = refused(pod("a", kind=None))
     assert len(notes(evicting(bare), about=bare)) == 1
 
@@ -68,11 +68,11 @@ def test_a_pod_that_nobody_made_has_nobody_to_tell():
         (ActionOutcome.OUT_OF_TIME, None),
     ],
 )
-def test_only_what_was_done_or_refused_is_told(outcome, reason):
-    told = notes(evicting(SICK), outcome, SICK)
-    assert {note.reason for note in told} == ({reason} if reason else set())
+def test_only_done_or_refused_actions_have_events(outcome, reason):
+    found_notes = notes(evicting(SICK), outcome, SICK)
+    assert {note.reason for note in found_notes} == ({reason} if reason else set())
     expected = NoteType.NORMAL if outcome is ActionOutcome.DONE else NoteType.WARNING
-    assert {note.type for note in told} <= {expected}
+    assert {note.type for note in found_notes} <= {expected}
 
 
 def test_every_outcome_is_decided_here():
@@ -80,7 +80,7 @@ def test_every_outcome_is_decided_here():
     assert len(ActionOutcome) == 12
 
 
-def test_what_is_said_again_is_the_same():
+def test_a_repeated_event_is_the_same():
     """So that it is counted: no time, no number of the refusal, is in the message."""
     first = event_notes(
         ActionResult(evicting(SICK), ActionOutcome.BLOCKED_BY_PDB, "1 healthy", NOW)
@@ -93,7 +93,7 @@ def test_what_is_said_again_is_the_same():
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         (editing(LEFT, {"left": None}), ("Pod", "ml", "b", "VgpuClaimCleared")),
         (editing(LEFT, {"left": "1"}, Rule.RECOVER), ("Pod", "ml", "b", "VgpuClaimRecovered")),
@@ -112,9 +112,9 @@ def test_what_is_said_again_is_the_same():
         ),
     ],
 )
-def test_each_edit_has_a_word(entry, told):
+def test_each_edit_has_a_word(entry, expected):
     (note,) = notes(entry)
-    assert (note.kind, note.namespace, note.name, note.reason) == told
+    assert (note.kind, note.namespace, note.name, note.reason) == expected
 
 
 def test_a_nodes_event_is_of_the_node_not_of_its_annotation():
@@ -128,7 +128,7 @@ def folder(name_of_node):
     return made(object_ref, action, Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
 
 
-def test_a_removed_folder_is_told_of_its_node():
+def test_a_removed_folder_is_an_event_of_its_node():
     (note,) = notes(folder("gpu-1"))
     assert (note.kind, note.name, note.reason) == ("Node", "gpu-1", "VgpuFolderRemoved")
     assert notes(folder("")) == ()

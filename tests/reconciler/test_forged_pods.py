@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reconciler.model import ObjectKind
 from reconciler.reasons import Rule
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS,
     HOUR,
@@ -91,7 +91,7 @@ def looks(others, style, more=()):
     """The cluster from afar, and from the node, where the kubelet has the others' devices."""
     pods = [*others, *more]
     yield with_ledgers(snapshot(*pods, node()))
-    yield on_node(*pods, node(), said=[given(each, style) for each in others])
+    yield on_node(*pods, node(), statements=[statement(each, style) for each in others])
 
 
 @pytest.mark.parametrize("style", sorted(CODECS))

@@ -22,7 +22,7 @@ from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.reconciler_state import MOST, ReconcilerState
 from reconciler.session import LateObserver, NoAudit, expect_right_clock
 from tests.reconciler.fake_client import FakeClient, FakeTime
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,
@@ -69,11 +69,11 @@ def skips(plan):
     return {entry.finding.object_ref.name: entry.skip for entry in plan.skipped}
 
 
-# ---------------------------------------------------------------- somebody else's pod
+# ---------------------------------------------------------------- another tenant's pod
 
 
 def crowd(last=5):
-    """A full GPU, and an old pod of another tenant's that says it were on that GPU, too."""
+    """A full GPU, and an old pod of another tenant's that claims to be on that GPU, too."""
     victims = [pod(f"victim-{at}", owner=owner(name=f"victim-{at}")) for at in range(5)]
     liar = pod("liar", namespace="evil", owner=owner(name="liar"), created_at=NOW - 9 * HOUR)
     return [*victims[:last], liar]
@@ -87,20 +87,22 @@ def test_a_lie_in_an_annotation_evicts_nobody_from_afar():
 
 def test_a_lie_in_an_annotation_evicts_nobody_from_the_node_either():
     pods = crowd()
-    said = [given(each) for each in pods[:-1]]
-    assert plan_of(on_node(*pods, said=said), Rule.DOUBLE_BOOKED).actions == ()
+    statements = [statement(each) for each in pods[:-1]]
+    assert plan_of(on_node(*pods, statements=statements), Rule.DOUBLE_BOOKED).actions == ()
 
 
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_nor_does_a_lie_in_a_file_within_a_tenants_reach(source):
     pods = crowd()
-    said = [*(given(each) for each in pods[:-1]), given(pods[-1], source=source)]
-    assert plan_of(on_node(*pods, said=said), Rule.DOUBLE_BOOKED).actions == ()
+    statements = [*(statement(each) for each in pods[:-1]), statement(pods[-1], source=source)]
+    assert plan_of(on_node(*pods, statements=statements), Rule.DOUBLE_BOOKED).actions == ()
 
 
 def test_what_the_kubelet_shows_of_all_of_them_is_enough():
     pods = crowd()
-    plan = plan_of(on_node(*pods, said=[given(each) for each in pods]), Rule.DOUBLE_BOOKED)
+    plan = plan_of(
+        on_node(*pods, statements=[statement(each) for each in pods]), Rule.DOUBLE_BOOKED
+    )
     assert len(plan.actions) == 1
 
 
@@ -111,7 +113,7 @@ def test_a_pod_that_claims_to_be_a_static_one_is_not_taken_for_another_pod():
     liar = replace(refused(pod("liar", namespace="evil")), annotations={MIRROR: uid})
     assert liar.kubelet_uid == liar.ref.uid
     for pods in ((victim, liar), (liar, victim)):
-        held = on_node(*pods, said=[given(victim)]).ledgers["gpu-1"].holdings
+        held = on_node(*pods, statements=[statement(victim)]).ledgers["gpu-1"].holdings
         assert [holding.pod.uid for holding in held] == [uid]
     static = pod(annotations={MIRROR: "f" * 32})
     assert static.kubelet_uid == "f" * 32
@@ -127,8 +129,8 @@ def test_a_promise_that_cannot_be_read_is_not_kept_because_another_one_is():
         annotations={**torn.annotations, HAMI.devices: "GPU-1,NVIDIA"},
         containers=(replace(hami, limits={**hami.limits, **gpushare.limits}),),
     )
-    found = plan_of(snapshot(node("gpu-1", annotations=lock(torn)), torn), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": SkipReason.OWNER_WAITS}
+    plan = plan_of(snapshot(node("gpu-1", annotations=lock(torn)), torn), Rule.STALE_LOCK)
+    assert skips(plan) == {"gpu-1": SkipReason.OWNER_WAITS}
 
 
 # ---------------------------------------------------------------- a GPU that is taken meanwhile
@@ -160,7 +162,7 @@ def test_an_orphaned_holder_goes():
         replace(real_pod(share_pod()), phase="Pending"),
     ],
 )
-def test_a_holder_whose_gpu_was_given_to_somebody_since_stays(user):
+def test_a_holder_whose_gpu_was_allocated_again_since_stays(user):
     """Nothing of the holder itself changes with that: its version is no evidence."""
     outcome, detail = evicting_the_orphan(user)
     assert outcome is ActionOutcome.CHANGED
@@ -264,7 +266,7 @@ def test_a_pod_behind_a_gate_keeps_no_lock_since_nobody_can_have_promised_it_any
 
 @pytest.mark.slow
 def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old():
-    """A holder tells nobody since when it is an orphan: it must be remembered to be evicted."""
+    """No object records since when a holder is an orphan: the state must keep it."""
     promise = unbound("any", "gpushare").annotations
     timeless = {key: text for key, text in promise.items() if "TIME" not in key}
     crowd = [
@@ -281,7 +283,7 @@ def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old(
     assert [entry.finding.rule for entry in plan.actions] == [Rule.KUBESHARE]
 
 
-def test_a_repair_is_weighed_against_the_books_of_its_node_and_not_of_the_whole_cluster(
+def test_a_repair_is_checked_against_the_ledger_of_its_node_and_not_of_the_whole_cluster(
     monkeypatch,
 ):
     """Else each of a tenant's many tiny pods would have every pod of the cluster read again."""
@@ -297,7 +299,7 @@ def test_a_repair_is_weighed_against_the_books_of_its_node_and_not_of_the_whole_
     ]
     read = []
     monkeypatch.setattr(
-        cluster_index, "home", lambda pod, said: read.append(pod) or home(pod, said)
+        cluster_index, "home", lambda pod, found: read.append(pod) or home(pod, found)
     )
     plan = plan_of(snapshot(*pods), Rule.RECOVER)
     assert {entry.finding.cause for entry in plan.actions} == {Cause.RUNS_UNASSIGNED}
@@ -317,14 +319,14 @@ def hostile(path, key, **fields):
 
 
 def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
-    """Such annotations are not even read, so that nobody could tell whether they changed."""
+    """Such annotations are not even read, so that a change would not be noticed."""
     path = str(tmp_path / "audit.jsonl")
     key = "kubectl.kubernetes.io/last-applied-configuration"
     hostile(path, key, before={key: "evil"})
     client = FakeClient(node("gpu-1", uid="uid-of-gpu-1"))
-    (told,) = restore(read(path), client, NoAudit(), clock=lambda: NOW)
-    assert (told.undo, client.count("patch_node")) == (Undo.FAILED, 0)
-    assert key in told.detail
+    (restored,) = restore(read(path), client, NoAudit(), clock=lambda: NOW)
+    assert (restored.undo, client.count("patch_node")) == (Undo.FAILED, 0)
+    assert key in restored.detail
 
 
 def test_an_edit_has_a_before_image_of_just_what_it_changes(tmp_path):
@@ -335,16 +337,16 @@ def test_an_edit_has_a_before_image_of_just_what_it_changes(tmp_path):
         list(read(str(path)))
 
 
-# ---------------------------------------------------------------- who is slow, or told to stop
+# ---------------------------------------------------------------- who is slow, or is stopped
 
 
-def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
+def test_a_stopped_applier_does_not_report_a_lost_leadership():
     pods = [refused(pod("one")), refused(pod("two"))]
     plan = plan_of(snapshot(*pods), Rule.REFUSED)
     answers = chain([False], repeat(True))
     applier = Applier(FakeClient(*pods), NoAudit(), ApplyOptions(stopping=lambda: next(answers)))
-    told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
-    assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "stopped by a signal")]
+    results = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
+    assert results == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "stopped by a signal")]
 
 
 @contextmanager
@@ -389,7 +391,7 @@ def test_an_apply_under_nohup_outlives_its_terminal():
 
 
 class Reader:
-    """Somebody who reads a plan for so many seconds each time, and then says yes."""
+    """A person who reads a plan for so many seconds each time, and then answers yes."""
 
     def __init__(self, *seen, seconds):
         self.seen = [made(each) for each in seen]
@@ -468,7 +470,7 @@ THEN = 1795230000.0
         ("Sat, 21 Nov 2026 03:00:00 +99999999999", THEN, THEN, 0.0),
     ],
 )
-def test_an_answers_date_tells_by_how_much_our_clock_is_wrong_at_least(date, sent, received, ahead):
+def test_an_answers_date_shows_the_least_difference_of_our_clock(date, sent, received, ahead):
     assert clock_ahead(date, sent, received) == ahead
 
 

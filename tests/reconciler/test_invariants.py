@@ -252,7 +252,7 @@ def test_1_2_3_13_a_plan_keeps_its_promises(cluster_index, policy):
         assert forbidden(entry, seen, policy) == ""
         assert_names_what_was_seen(entry, seen)
     assert_within_limits(plan, seen, policy)
-    assert_told_once(plan, found)
+    assert_reported_once(plan, found)
 
 
 def assert_names_what_was_seen(entry, seen):
@@ -294,9 +294,9 @@ def assert_within_limits(plan, seen, policy):
         assert count <= max(1, 0.34 * len(living))
 
 
-def assert_told_once(plan, found):
-    told = Counter(entry.finding.object_ref.key for entry in plan.entries)
-    assert told == Counter({each.object_ref.key for each in found})
+def assert_reported_once(plan, found):
+    counts = Counter(entry.finding.object_ref.key for entry in plan.entries)
+    assert counts == Counter({each.object_ref.key for each in found})
     assert all(entry.skip is None for entry in (*plan.actions, *plan.findings))
     assert all(entry.skip is not None for entry in plan.skipped)
     assert all(entry.finding.action is not None for entry in (*plan.actions, *plan.skipped))
@@ -327,7 +327,7 @@ LIMITED = {
 
 
 def wanted(plan):
-    """The subjects that would be acted on if there were no limits."""
+    """The objects that would be acted on if there were no limits."""
     return {
         entry.finding.object_ref.key
         for entry in plan.entries
@@ -453,10 +453,12 @@ def clusters(draw):
         of, age, style, locked, given_up, odd = one_of_each(
             draw, held, (10, 400, HOUR), LOCKED, range(3), range(4), range(9)
         )
-        told = lock(of, age, style) if locked == 2 else {}
-        told |= handshake(style=style) if given_up == 3 else {}
-        told |= OPT_OUT if odd == 8 else {}
-        objects.append(node(where, plugin=odd not in (6, 7), ready=odd != 5, annotations=told))
+        annotations = lock(of, age, style) if locked == 2 else {}
+        annotations |= handshake(style=style) if given_up == 3 else {}
+        annotations |= OPT_OUT if odd == 8 else {}
+        objects.append(
+            node(where, plugin=odd not in (6, 7), ready=odd != 5, annotations=annotations)
+        )
     seen = snapshot(*objects, now=NOW + earlier)
     return with_ledgers(seen) if booked else seen
 
@@ -485,7 +487,7 @@ def test_the_rules_never_act_on_what_is_protected(seen, policy):
 
 
 @given(clusters())
-def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
+def test_an_action_of_a_rule_is_done_to_its_object_as_it_was_seen(seen):
     for entry in plan_of(seen, memory=long_seen(seen)).entries:
         action, object_ref = entry.finding.action, entry.finding.object_ref
         assert entry.finding.evidence
@@ -496,8 +498,8 @@ def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
             assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
         if isinstance(action, Edit):
             assert action.target == object_ref
-            told = one or next(each for each in seen.nodes if each.name == object_ref.name)
-            assert action.before == {key: told.annotations.get(key) for key in action.before}
+            owner = one or next(each for each in seen.nodes if each.name == object_ref.name)
+            assert action.before == {key: owner.annotations.get(key) for key in action.before}
             assert action.before.keys() == action.after.keys()
             assert action.before != action.after or action.unbind
             version = "" if object_ref.kind is ObjectKind.NODE else one.resource_version
@@ -527,8 +529,8 @@ def test_4_no_lock_goes_while_a_pod_may_still_be_served_on_its_node(seen):
 
 def _is_promised(one, where):
     """Whether Allocate may be called for it on this node, by the plainest reading."""
-    said = [each.claim(one) for each in CODECS_IN_USE]
-    claims = [each for each in said if each is not None]
+    claims = [each.claim(one) for each in CODECS_IN_USE]
+    claims = [each for each in claims if each is not None]
     if not claims or where not in {one.node, *(each.node for each in claims)}:
         return False
     phases = {held.phase for each in claims for held in each.allocations}
@@ -567,8 +569,8 @@ def test_11_what_was_not_seen_in_full_moves_nobody(seen, scope, missing):
 
 
 @given(clusters(), st.integers(0, 60))
-def test_11_a_pod_that_is_missing_from_a_list_that_says_so_moves_nobody(seen, which):
-    """Half a list, honestly told to be half: nothing that was there before is acted on as gone."""
+def test_11_a_pod_that_is_missing_from_an_incomplete_list_moves_no_other(seen, which):
+    """Half a list, marked as incomplete: nothing that was there before is acted on as gone."""
     if seen.pods:
         gap = seen.pods[which % len(seen.pods)]
         half = tuple(one for one in seen.pods if one is not gap)
@@ -618,10 +620,10 @@ def test_12_a_clock_that_is_wrong_by_a_minute_makes_nothing_happen_too_early(see
 
 
 @given(clusters(), st.sampled_from(list(Scope)))
-def test_13_the_rules_tell_every_subject_once(seen, scope):
+def test_13_the_rules_report_every_object_once(seen, scope):
     plan = plan_of(replace(seen, scope=scope))
-    told = Counter(entry.finding.object_ref.key for entry in plan.entries)
-    assert set(told.values()) <= {1}
+    counts = Counter(entry.finding.object_ref.key for entry in plan.entries)
+    assert set(counts.values()) <= {1}
 
 
 # ---------------------------------------------------------------- a cluster in which all goes wrong

@@ -25,7 +25,7 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from tests.reconciler.test_apply import Bench
-from tests.reconciler.test_hostile import AT_ONCE, crowd, given, on_node, plan_of, skips
+from tests.reconciler.test_hostile import AT_ONCE, crowd, on_node, plan_of, skips, statement
 from tests.reconciler.test_owners import RESTART, VOLCANO, dead, seen, volcano
 from vgpu.apiserver.connection import ClusterError
 from vgpu.model.objects import MIRROR
@@ -131,7 +131,7 @@ def test_one_that_changes_between_read_and_eviction_is_read_again():
     assert bench.client.count("evict") == 2
 
 
-def test_one_that_is_always_faster_is_left_alone_after_some_tries():
+def test_a_pod_that_changes_before_every_eviction_is_skipped_after_some_tries():
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
     for _ in range(9):
         bench.client.first("evict", lambda: bench.client.touch("sick-0"))
@@ -146,7 +146,7 @@ def test_a_claim_of_a_pod_that_changes_all_the_time_is_cleared():
     assert bench.outcomes(*actions) == {"left": ActionOutcome.DONE}
 
 
-def test_a_share_pod_that_changes_all_the_time_is_given_back():
+def test_a_share_pod_that_changes_all_the_time_is_unbound():
     bench, actions = bench_of(snapshot(NODE, STUCK))
     busy(bench, "jupyter", ObjectKind.SHARE_POD, message="x")
     assert bench.outcomes(*actions) == {"jupyter": ActionOutcome.DONE}
@@ -172,7 +172,7 @@ def test_a_holder_that_changes_all_the_time_goes():
     ],
     ids=str,
 )
-def test_what_is_judged_otherwise_now_is_left_alone(fields):
+def test_a_pod_with_another_verdict_now_is_skipped(fields):
     bench, actions = bench_of(snapshot(NODE, SICK[0]))
     bench.client.touch("sick-0", **fields)
     assert bench.outcomes(*actions) == {"sick-0": ActionOutcome.CHANGED}
@@ -190,7 +190,7 @@ def test_its_node_is_judged_as_it_is_now(there):
     assert bench.outcomes(*actions) == {"waits": ActionOutcome.CHANGED}
 
 
-def test_what_would_be_done_for_another_purpose_now_is_left_alone():
+def test_an_action_with_another_purpose_now_is_skipped():
     """Of what recovers and what tidies another number may be done."""
     kind = owner("StatefulSet")
     replaced = pod("train-1", owner=kind)
@@ -200,9 +200,9 @@ def test_what_would_be_done_for_another_purpose_now_is_left_alone():
 
 
 def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
-    """The ledger is of the look before, and of what the pod said then."""
+    """The ledger is of the look before, and of the pod as it was then."""
     pods = crowd()
-    seen = on_node(*pods, said=[given(each) for each in pods])
+    seen = on_node(*pods, statements=[statement(each) for each in pods])
     policy = replace(POLICY, modes={Rule.DOUBLE_BOOKED: Mode.APPLY})
     plan, memory = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
     (entry,) = (each for each in plan.actions if each.finding.rule is Rule.DOUBLE_BOOKED)
@@ -227,8 +227,8 @@ def test_a_lock_whose_owner_does_not_exist_goes():
 
 def test_a_lock_whose_owner_is_in_no_list_and_waits_stays():
     stranger = replace(assumed("gone", "hami"), containers=(), annotations={})
-    found = plan_of(locked(lock_owners={("ml", "gone"): stranger}), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": SkipReason.OWNER_WAITS}
+    plan = plan_of(locked(lock_owners={("ml", "gone"): stranger}), Rule.STALE_LOCK)
+    assert skips(plan) == {"gpu-1": SkipReason.OWNER_WAITS}
 
 
 def test_what_is_planned_of_a_stranger_s_lock_is_what_is_done():
@@ -249,8 +249,8 @@ def test_a_lock_whose_owner_has_gpus_of_nvidias_own_plugin_is_judged_by_that_pod
 
 
 def test_a_lock_of_whose_owner_nothing_is_known_stays():
-    found = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
+    plan = plan_of(locked(lock_owners={}), Rule.STALE_LOCK)
+    assert skips(plan) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
 
 
 def test_a_claim_of_another_pod_of_the_name_is_not_that_of_the_one_that_is_gone():

@@ -1,4 +1,4 @@
-"""The cluster's books: what is remembered from look to look makes no difference but time."""
+"""The cluster's ledgers: what is cached between two snapshots makes no difference but time."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ NODES = tuple(node(f"gpu-{number}") for number in (1, 2, 3))
 
 
 def greedy(name, on="gpu-1"):
-    """It was given the whole memory of the first GPU, beside whoever is there."""
+    """It was allocated the whole memory of the first GPU, beside whoever is there."""
     made = pod(name, node=on)
     gpu = made.annotations["volcano.sh/vgpu-ids-new"].partition(",")[0]
     text = f"{gpu},NVIDIA,{GPU // MIB},10:"
@@ -92,7 +92,7 @@ def test_a_node_that_only_pods_name_has_a_ledger_too():
     assert ledgers(LedgerCache(), pods=[sick]).keys() == {"unheard-of"}
 
 
-def test_an_unhealthy_gpu_of_gpushares_is_told_by_its_config_map():
+def test_an_unhealthy_gpu_of_gpushares_is_marked_by_its_config_map():
     served = pod(style="gpushare")
     cache = LedgerCache()
     only_gpushare = [node("gpu-1", "gpushare")]
@@ -120,7 +120,7 @@ def test_a_unit_that_a_nodes_data_contradicts_is_known_though_nothing_else_is_wr
 
 @pytest.fixture
 def kept():
-    """Books that know of two nodes with a conflict each, with what they were made of."""
+    """A cache with two nodes with a conflict each, and the objects that it was made of."""
     cache, pods = LedgerCache(), [*overcommitted("gpu-1"), *overcommitted("gpu-2")]
     return cache, pods, ledgers(cache, pods=pods)
 
@@ -139,7 +139,7 @@ def test_a_pod_that_changed_costs_its_own_node_only(kept):
     assert after["gpu-2"] is before["gpu-2"]
 
 
-def test_a_list_read_anew_costs_nothing_where_it_says_the_same(kept):
+def test_a_list_with_the_same_content_costs_nothing(kept):
     cache, pods, before = kept
     again = [msgspec.convert(msgspec.to_builtins(each), type(each)) for each in pods]
     assert again[0] is not pods[0]
@@ -164,14 +164,14 @@ def test_a_nodes_heartbeat_and_handshake_cost_nothing(kept):
     ],
     ids=["annotations", "capacity", "labels"],
 )
-def test_a_node_whose_gpus_may_have_changed_is_judged_anew(kept, changed):
+def test_a_node_whose_gpus_may_have_changed_is_judged_again(kept, changed):
     cache, pods, before = kept
     after = ledgers(cache, [changed, *NODES[1:]], pods)
     assert after.get("gpu-1") is not before["gpu-1"]
     assert after["gpu-2"] is before["gpu-2"]
 
 
-def test_other_languages_read_everything_anew(kept):
+def test_with_other_codecs_everything_is_read_again(kept):
     cache, pods, before = kept
     assert ledgers(cache, pods=pods, codecs=CODECS_IN_USE[1:]).get("gpu-1") != before["gpu-1"]
 
@@ -228,7 +228,7 @@ looks = st.lists(
 
 
 @given(looks)
-def test_whatever_happened_before_the_books_are_those_of_now(history):
+def test_whatever_happened_before_the_ledgers_are_those_of_now(history):
     cache = LedgerCache()
     for nodes, pods, share_pods, unhealthy in history:
         joined = join(pods, share_pods)

@@ -42,24 +42,24 @@ def test_who_is_named_by_a_lock_is_known_once_and_in_order():
 
 
 def test_one_exists_or_does_not():
-    told = ask(Api(a=STRANGER), "a", "b")
-    assert told.known == {("ml", "a"): STRANGER, ("ml", "b"): None}
-    assert told.note == ""
+    answer = ask(Api(a=STRANGER), "a", "b")
+    assert answer.known == {("ml", "a"): STRANGER, ("ml", "b"): None}
+    assert answer.note == ""
 
 
 def test_one_that_cannot_be_read_is_not_known_and_the_others_are():
     broken = SourceError(Reason.MALFORMED, "pod", "ml/a: phase")
-    told = ask(Api(a=broken), "a", "b")
-    assert told.known == {("ml", "b"): None}
-    assert told.note == "not all owners of node locks are known: ml/a: phase"
+    answer = ask(Api(a=broken), "a", "b")
+    assert answer.known == {("ml", "b"): None}
+    assert answer.note == "not all owners of node locks are known: ml/a: phase"
 
 
 @pytest.mark.parametrize("error", [BUSY, UNREACHABLE])
 def test_a_server_that_does_not_answer_is_not_asked_on(error):
     api = Api(a=error)
-    told = ask(api, "a", "b")
-    assert (told.known, api.asked) == ({}, ["a"])
-    assert str(error) in told.note
+    answer = ask(api, "a", "b")
+    assert (answer.known, api.asked) == ({}, ["a"])
+    assert str(error) in answer.note
 
 
 def test_of_too_many_the_next_ones_have_their_turn_at_the_next_look():

@@ -13,7 +13,7 @@ from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.rules.drift import gpu_drift
 from reconciler.session import NoAudit
 from tests.reconciler.fake_client import FakeClient
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     assumed,
@@ -51,9 +51,9 @@ def seen(*objects, malformed):
 @pytest.mark.parametrize("what", TENANTS)
 def test_a_plan_is_the_same_but_for_a_finding_that_names_it(dump, what):  # noqa: F811
     before = planned(dump(SICK))
-    told = planned(dump((*SICK, share_pod("bad", **TENANTS[what]))))
-    assert told["actions"] == before["actions"]
-    (finding,) = told["findings"]
+    document = planned(dump((*SICK, share_pod("bad", **TENANTS[what]))))
+    assert document["actions"] == before["actions"]
+    (finding,) = document["findings"]
     assert (finding["rule"], finding["reason"]) == ("malformed_object", "malformed")
     assert (finding["kind"], finding["namespace"], finding["name"]) == ("SharePod", "ml", "bad")
 
@@ -87,9 +87,9 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
     broken = json.loads(json.dumps(SICK[1]))
     broken["metadata"] |= {"name": "broken", "uid": "uid-broken"}
     broken["status"]["phase"] = 7
-    told = planned(dump((*SICK, broken)))
-    assert len(told["actions"]) == 2
-    assert [each["name"] for each in told["findings"]] == ["broken"]
+    document = planned(dump((*SICK, broken)))
+    assert len(document["actions"]) == 2
+    assert [each["name"] for each in document["findings"]] == ["broken"]
 
 
 # ---------------------------------------------------------------- as far as it matters
@@ -106,7 +106,7 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 )
 def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, skip_reason):
     train = pod()
-    torn = replace(on_node(train, said=[given(train, gpu=1)]), malformed=(hidden,))
+    torn = replace(on_node(train, statements=[statement(train, gpu=1)]), malformed=(hidden,))
     (finding,) = gpu_drift(ClusterIndex(torn, CODECS_IN_USE), Policy())
     assert finding.skip_reason is skip_reason
 
@@ -122,9 +122,9 @@ def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are(
     torn = replace(
         snapshot(node("gpu-2"), *pods), malformed=(unread("Node", PodRef("", "", "gpu-1")),)
     )
-    found = plan_of(torn, Rule.REFUSED)
-    assert [entry.finding.object_ref.name for entry in found.actions] == ["b"]
-    assert skips(found) == {"a": SkipReason.INCOMPLETE_VIEW}
+    plan = plan_of(torn, Rule.REFUSED)
+    assert [entry.finding.object_ref.name for entry in plan.actions] == ["b"]
+    assert skips(plan) == {"a": SkipReason.INCOMPLETE_VIEW}
 
 
 def test_a_lock_whose_owner_cannot_be_read_stays():
@@ -142,8 +142,8 @@ def test_a_lock_whose_owner_cannot_be_read_stays():
 def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(where):
     locked = node("gpu-1", "volcano", annotations=lock(style="volcano"))
     hidden = unread("Pod", node=where)
-    found = plan_of(seen(locked, malformed=hidden), Rule.STALE_LOCK)
-    assert skips(found) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
+    plan = plan_of(seen(locked, malformed=hidden), Rule.STALE_LOCK)
+    assert skips(plan) == {"gpu-1": SkipReason.INCOMPLETE_VIEW}
     elsewhere = unread("Pod", node="gpu-2")
     planned_ = plan_of(seen(locked, malformed=elsewhere), Rule.STALE_LOCK)
     assert len(planned_.actions) == 1

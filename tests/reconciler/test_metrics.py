@@ -82,40 +82,40 @@ def test_namespaces_have_what_they_wait_for_their_team_and_their_quota(numbers):
         quotas=cluster_quotas(spaces, (), None),
     )
     numbers.note(cycle(plan=planned(sight)))
-    found = series(numbers)
-    assert found["vgpu_reconcile_namespace_info", "ml", "vision"] == 1
-    assert found["vgpu_reconcile_waiting_pods", "ml"] == 1
-    assert found["vgpu_reconcile_waiting_memory_bytes", "ml"] == SHARE
-    assert found["vgpu_reconcile_quota_used", "gpus", "ml"] == 1
-    assert found["vgpu_reconcile_quota_limit", "gpus", "ml"] == 3
+    samples = series(numbers)
+    assert samples["vgpu_reconcile_namespace_info", "ml", "vision"] == 1
+    assert samples["vgpu_reconcile_waiting_pods", "ml"] == 1
+    assert samples["vgpu_reconcile_waiting_memory_bytes", "ml"] == SHARE
+    assert samples["vgpu_reconcile_quota_used", "gpus", "ml"] == 1
+    assert samples["vgpu_reconcile_quota_limit", "gpus", "ml"] == 3
 
 
 def test_every_rule_and_every_reason_has_a_number_even_if_it_is_zero(numbers):
     numbers.note(cycle(plan=planned()))
-    found = series(numbers)
-    assert {rule: found["vgpu_reconcile_findings", rule] for rule in Rule} == {
+    samples = series(numbers)
+    assert {rule: samples["vgpu_reconcile_findings", rule] for rule in Rule} == {
         **dict.fromkeys(Rule, 0),
         Rule.REFUSED: 2,
         Rule.PRESTART_FAILED: 1,
         Rule.ASSUMED_EXPIRED: 1,
     }
-    assert {skip: found["vgpu_reconcile_skipped", skip] for skip in SkipReason} == {
+    assert {skip: samples["vgpu_reconcile_skipped", skip] for skip in SkipReason} == {
         **dict.fromkeys(SkipReason, 0),
         SkipReason.BARE_POD: 1,
     }
-    assert found["vgpu_reconcile_planned_actions", "refused", "tidying"] == 2
-    assert found["vgpu_reconcile_planned_actions", "prestart_failed", "recovery"] == 1
-    assert found["vgpu_reconcile_subjects", "Pod"] == 4
-    assert found["vgpu_reconcile_breaker_tripped",] == 0
-    assert found["vgpu_reconcile_breaker_wanted_actions",] == 2
+    assert samples["vgpu_reconcile_planned_actions", "refused", "tidying"] == 2
+    assert samples["vgpu_reconcile_planned_actions", "prestart_failed", "recovery"] == 1
+    assert samples["vgpu_reconcile_subjects", "Pod"] == 4
+    assert samples["vgpu_reconcile_breaker_tripped",] == 0
+    assert samples["vgpu_reconcile_breaker_wanted_actions",] == 2
 
 
-def test_a_tripped_breaker_is_told(numbers):
+def test_a_tripped_breaker_is_reported(numbers):
     numbers.note(cycle(plan=planned(limits=Limits(breaker=0.0, breaker_floor=0))))
-    found = series(numbers)
-    assert found["vgpu_reconcile_breaker_tripped",] == 1
-    assert found["vgpu_reconcile_breaker_allowed_actions",] == 0
-    assert found["vgpu_reconcile_skipped", "breaker_tripped"] == 3
+    samples = series(numbers)
+    assert samples["vgpu_reconcile_breaker_tripped",] == 1
+    assert samples["vgpu_reconcile_breaker_allowed_actions",] == 0
+    assert samples["vgpu_reconcile_skipped", "breaker_tripped"] == 3
 
 
 def test_actions_are_counted_by_rule_and_outcome_over_all_cycles(numbers):
@@ -133,39 +133,39 @@ def test_actions_are_counted_by_rule_and_outcome_over_all_cycles(numbers):
 
 
 @pytest.mark.parametrize("ending", [Ending.BLIND, Ending.STANDBY])
-def test_without_a_plan_nothing_of_an_older_one_is_told(numbers, ending):
+def test_without_a_plan_nothing_of_an_older_one_is_reported(numbers, ending):
     numbers.note(cycle(plan=planned(), seconds={Stage.OBSERVE: 1.0}))
     numbers.note(cycle(ending, NOW + 60))
-    found = series(numbers)
+    samples = series(numbers)
     plan_families = ("subjects", "findings", "planned", "skipped", "breaker")
     assert not [
         key
-        for key in found
+        for key in samples
         if key[0].startswith(tuple(f"vgpu_reconcile_{each}" for each in plan_families))
     ]
-    assert ("vgpu_reconcile_cycle_duration_seconds",) not in found
-    assert found["vgpu_reconcile_last_cycle_timestamp_seconds",] == NOW + 60
-    assert found["vgpu_reconcile_last_success_timestamp_seconds",] == NOW
+    assert ("vgpu_reconcile_cycle_duration_seconds",) not in samples
+    assert samples["vgpu_reconcile_last_cycle_timestamp_seconds",] == NOW + 60
+    assert samples["vgpu_reconcile_last_success_timestamp_seconds",] == NOW
 
 
 def test_before_the_first_cycle_there_are_counters_and_nothing_else(numbers):
-    found = series(numbers)
-    assert {key: number for key, number in found.items() if "_total" not in key[0]} == {
+    samples = series(numbers)
+    assert {key: number for key, number in samples.items() if "_total" not in key[0]} == {
         ("vgpu_reconcile_info", "apply", "cluster"): 1,
         ("vgpu_build_info",): 1,
     }
-    assert found["vgpu_reconcile_cycles_total", "blind"] == 0
-    assert found["vgpu_reconcile_missed_cycles_total", "still_running"] == 0
+    assert samples["vgpu_reconcile_cycles_total", "blind"] == 0
+    assert samples["vgpu_reconcile_missed_cycles_total", "still_running"] == 0
 
 
-def test_how_long_a_cycle_took_is_told_whole_and_by_stage(numbers):
+def test_the_duration_of_a_cycle_is_reported_whole_and_by_stage(numbers):
     numbers.note(cycle(seconds={Stage.OBSERVE: 1.5, Stage.PLAN: 0.25}))
-    found = series(numbers)
-    assert found["vgpu_reconcile_cycle_duration_seconds",] == 1.75
-    assert found["vgpu_reconcile_stage_duration_seconds", "observe"] == 1.5
+    samples = series(numbers)
+    assert samples["vgpu_reconcile_cycle_duration_seconds",] == 1.75
+    assert samples["vgpu_reconcile_stage_duration_seconds", "observe"] == 1.5
 
 
-def test_missed_cycles_leadership_and_requests_are_told():
+def test_missed_cycles_leadership_and_requests_are_reported():
     led = [True]
     numbers = ReconcilerMetrics(
         Scope.CLUSTER,
@@ -174,10 +174,10 @@ def test_missed_cycles_leadership_and_requests_are_told():
         requests=lambda: {("list", "200"): 3, ("create", "0"): 1},
     )
     numbers.note_missed(Missed.STILL_RUNNING)
-    found = series(numbers)
-    assert found["vgpu_reconcile_missed_cycles_total", "still_running"] == 1
-    assert found["vgpu_reconcile_leader",] == 1
-    assert found["vgpu_reconcile_api_requests_total", "200", "list"] == 3
+    samples = series(numbers)
+    assert samples["vgpu_reconcile_missed_cycles_total", "still_running"] == 1
+    assert samples["vgpu_reconcile_leader",] == 1
+    assert samples["vgpu_reconcile_api_requests_total", "200", "list"] == 3
     led[0] = False
     assert series(numbers)["vgpu_reconcile_leader",] == 0
 
@@ -191,11 +191,11 @@ def test_counters_are_the_sum_of_all_cycles_and_the_last_success_never_lies(endi
     numbers = ReconcilerMetrics(Scope.NODE, Mode.APPLY)
     for number, ending in enumerate(endings):
         numbers.note(cycle(ending, float(number)))
-    found = series(numbers)
-    counted = {ending: found["vgpu_reconcile_cycles_total", ending] for ending in Ending}
+    samples = series(numbers)
+    counted = {ending: samples["vgpu_reconcile_cycles_total", ending] for ending in Ending}
     assert counted == {ending: endings.count(ending) for ending in Ending}
     successes = [number for number, ending in enumerate(endings) if ending in SEEING]
-    last = found.get(("vgpu_reconcile_last_success_timestamp_seconds",))
+    last = samples.get(("vgpu_reconcile_last_success_timestamp_seconds",))
     assert last == (successes[-1] if successes else None)
 
 

@@ -166,7 +166,7 @@ def test_a_run_leaves_its_metrics_in_a_file(kubeconfig, tmp_path):
     assert f"--metrics-file {tmp_path}/none/x.prom: No such file or directory" in wrong.stderr
 
 
-def test_a_run_tells_the_chat_once(kubeconfig, tmp_path):
+def test_a_run_posts_one_chat_message(kubeconfig, tmp_path):
     file = tmp_path / "url"
     words = ("apply", "--yes", "--kubeconfig", kubeconfig, "--audit", str(tmp_path / "a.jsonl"))
     with chat() as (server, url):

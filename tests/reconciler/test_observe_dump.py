@@ -1,4 +1,4 @@
-"""What a dump of kubectl shows, and what it says of what it lacks."""
+"""What a dump of kubectl shows, and the notes about what it lacks."""
 
 import json
 
@@ -118,17 +118,17 @@ def test_ledgers_are_those_in_which_something_is_wrong():
 
 
 @pytest.mark.parametrize(
-    ("kind", "view", "said"),
+    ("kind", "view", "message"),
     [
         ("Node", Coverage.NODES, "no nodes"),
         ("Pod", Coverage.PODS, "no pods"),
         ("SharePod", Coverage.SHARE_PODS, "no SharePods"),
     ],
 )
-def test_a_kind_that_the_dump_lacks_is_not_seen(kind, view, said):
+def test_a_kind_that_the_dump_lacks_is_not_seen(kind, view, message):
     snapshot = look(without(kind)).snapshot
     assert snapshot.complete == ALL - {view}
-    assert any(said in note for note in snapshot.notes)
+    assert any(message in note for note in snapshot.notes)
 
 
 def test_without_pods_there_are_no_ledgers():

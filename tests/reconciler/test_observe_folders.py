@@ -27,7 +27,7 @@ else:
 print("ready", flush=True)
 sys.stdin.read()
 """
-"""Maps the file and closes it, or keeps it open, until it is told to end."""
+"""Maps the file and closes it, or keeps it open, until it has to end."""
 
 
 def known(*uids):
@@ -109,11 +109,11 @@ def the_one(found):
 # ---------------------------------------------------------------- folders
 
 
-def test_a_folder_says_whose_it_is(root, host, place):
+def test_a_folder_names_its_container(root, host, place):
     folder = place(container="side-car")
-    found = the_one(find(root, host))
-    assert (found.path, found.pod_uid, found.container) == (str(folder), UID, "side-car")
-    assert not found.mapped
+    record = the_one(find(root, host))
+    assert (record.path, record.pod_uid, record.container) == (str(folder), UID, "side-car")
+    assert not record.mapped
 
 
 def test_a_static_pods_folder_is_one_too(root, host, place):
@@ -126,7 +126,7 @@ def test_a_root_that_does_not_exist_has_no_folders(root, host):
     assert find(root / "nothing", host) == folders.Found()
 
 
-def test_a_root_that_cannot_be_read_is_told(root, host):
+def test_a_root_that_cannot_be_read_is_reported(root, host):
     file = root / "file"
     file.touch()
     found = find(file, host)
@@ -161,7 +161,7 @@ def test_one_folder_under_two_roots_is_found_once(root, host, place, tmp_path):
     assert len(found.folders) == 1
 
 
-def test_of_too_many_folders_some_are_judged_and_that_is_said(root, host, place, monkeypatch):
+def test_of_too_many_folders_some_are_judged_and_that_is_reported(root, host, place, monkeypatch):
     monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
     place()
     place(OTHER)
@@ -251,7 +251,7 @@ def test_a_file_of_the_same_name_elsewhere_is_no_use_of_it(root, host, place, st
     assert not the_one(find(root, host)).mapped
 
 
-def test_a_subvolume_is_told_by_inode_and_name(tmp_path):
+def test_a_subvolume_is_identified_by_inode_and_name(tmp_path):
     """btrfs shows another device in mappings than stat does."""
     files = [folders._File(device=99, inode=123, name="region.cache")]
     host = Host(tmp_path / "proc")

@@ -116,7 +116,7 @@ def test_where_kubeshare_is_not_installed_no_share_pods_are_all():
 
 
 @pytest.mark.parametrize("kind", ["nodes", "share_pods", "namespaces", "resource_quotas"])
-def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_told(kind):
+def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_reported(kind):
     seen = getattr(ListedKinds(Server(**{kind: FORBIDDEN})), kind)()
     assert not seen.complete
     assert not seen.objects

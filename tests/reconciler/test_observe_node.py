@@ -45,7 +45,7 @@ IDS = "volcano.sh/vgpu-ids-new"
 
 
 class Bench:
-    """The demo's node, with an API server's word on its pods that tests can change."""
+    """The demo's node, with its pods on an API server that tests can change."""
 
     def __init__(self, folder):
         self.sim = SimulatedNode(demo(), folder)
@@ -128,7 +128,7 @@ def test_where_every_source_can_be_read_everything_is_complete(bench):
     assert snapshot.ledgers.keys() == {bench.sim.scenario.node}
 
 
-def test_a_look_of_a_loop_says_so(bench):
+def test_a_view_of_a_loop_is_marked_as_continuous(bench):
     assert bench.view(continuous=True).continuous
     assert not bench.view().continuous
 
@@ -151,7 +151,7 @@ def test_the_pods_are_those_that_share_gpus(bench):
     assert {pod.ref.name for pod in scenario_pods(bench, deleted=False) if pod.containers} >= names
 
 
-def test_a_pod_with_whole_gpus_of_nvidias_own_plugin_is_left_alone(bench):
+def test_a_pod_with_whole_gpus_of_nvidias_own_plugin_is_skipped(bench):
     whole = Pod(
         PodRef("whole", "ml", "whole"),
         node=bench.node.name,
@@ -214,7 +214,7 @@ def cross(bench):
     return detector
 
 
-def test_a_container_on_another_gpu_than_its_annotation_says_is_a_conflict(bench):
+def test_a_container_on_another_gpu_than_its_annotation_names_is_a_conflict(bench):
     detector = cross(bench)
     snapshot = bench.view()
     (conflict,) = conflicts(snapshot, ConflictKind.GPU_DIFFERS)
@@ -224,7 +224,7 @@ def test_a_container_on_another_gpu_than_its_annotation_says_is_a_conflict(bench
     assert holding.source is Source.PROCESS
 
 
-def test_without_a_driver_the_kubelets_books_decide_about_the_gpu(bench):
+def test_without_a_driver_the_kubelets_checkpoint_decides_about_the_gpu(bench):
     cross(bench)
     register(bench)
     snapshot = bench.view(driver=None)
@@ -386,16 +386,16 @@ def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
 
 
 def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
-    def told(_):
+    def pods_only(_):
         return with_node(pod_sample(bench.pods.values(), complete=True), None)
 
-    snapshot = bench.view(read_pods=told)
+    snapshot = bench.view(read_pods=pods_only)
     assert snapshot.complete == FULL - {Coverage.NODES}
     assert snapshot.nodes == ()
 
 
 @pytest.mark.parametrize(
-    ("place", "views", "said"),
+    ("place", "views", "message"),
     [
         ("checkpoint", {Coverage.LEDGER}, "the kubelet's grants"),
         ("procfs", {Coverage.LEDGER, Coverage.FOLDERS, Coverage.USAGE}, "the host's processes"),
@@ -403,11 +403,11 @@ def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
     ],
 )
 def test_a_source_that_decides_and_cannot_be_read_makes_its_views_incomplete(
-    bench, place, views, said, tmp_path
+    bench, place, views, message, tmp_path
 ):
     snapshot = bench.view(places={place: str(tmp_path / "nothing")})
     assert snapshot.complete == FULL - views
-    assert any(said in note for note in snapshot.notes)
+    assert any(message in note for note in snapshot.notes)
 
 
 @pytest.mark.parametrize("place", ["log_dir", "state_dir"])
@@ -430,8 +430,8 @@ def test_what_our_own_plugin_has_bound_is_read_and_decides(bench):
     assert snapshot.complete == FULL
     assert Source.OWN_CHECKPOINT in ledger_of(snapshot).read
     holdings = ledger_of(snapshot).holdings
-    told = [one.pod for one in holdings if Source.OWN_CHECKPOINT in one.sources]
-    assert told == [before.pod]
+    recorded_pods = [one.pod for one in holdings if Source.OWN_CHECKPOINT in one.sources]
+    assert recorded_pods == [before.pod]
     path.write_bytes(b"damaged")
     snapshot = bench.view()
     assert snapshot.complete == FULL - {Coverage.LEDGER}
@@ -470,7 +470,7 @@ def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
     driver.recover()
 
 
-def test_gpushares_unit_is_as_told(bench):
+def test_gpushares_unit_is_the_configured_one(bench):
     sight = bench.observer().view(bench.sim.start + 5)
     (gpushare,) = (one for one in sight.codecs if one.scheme is Scheme.GPUSHARE)
     assert gpushare == Gpushare(GIB)

@@ -10,7 +10,7 @@ from reconciler.policy import OBSERVED, Ages, Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.unused_shares import held_for_nothing, idle_holder, stuck_terminating
-from tests.reconciler.node_samples import given, ledger
+from tests.reconciler.node_samples import ledger, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,
@@ -80,11 +80,11 @@ IDLE = Policy(ages=Ages(idle=2 * HOUR))
 def idle(of=None, users=frozenset(), policy=IDLE, devices=(HERE,)):
     """The findings on a node where the pods of these UIDs have a process on the device."""
     holder = of or nvidias()
-    said = [given(holder, memory=None, scheme=NVIDIA)]
+    statements = [statement(holder, memory=None, scheme=NVIDIA)]
     seen = look(
         holder,
         scope=Scope.NODE,
-        ledgers={"gpu-1": ledger([holder], said)},
+        ledgers={"gpu-1": ledger([holder], statements)},
         device_pods=dict.fromkeys(devices, frozenset(users)),
     )
     return found(idle_holder, seen, policy)
@@ -158,11 +158,11 @@ def test_one_that_has_ended_is_tidied_as_before():
 
 def stray(holder, kind=ConflictKind.GPU_DIFFERS, container="main"):
     """The view of a node where a process of the pod uses a GPU that is not the pod's."""
-    said = [
-        given(holder, memory=None, scheme=NVIDIA),
-        given(holder, gpu=1, source=Source.PROCESS, container=container),
+    statements = [
+        statement(holder, memory=None, scheme=NVIDIA),
+        statement(holder, gpu=1, source=Source.PROCESS, container=container),
     ]
-    of_node = ledger([holder], said)
+    of_node = ledger([holder], statements)
     assert {conflict.kind for conflict in of_node.conflicts} == {kind}
     return look(holder, scope=Scope.NODE, ledgers={"gpu-1": of_node})
 

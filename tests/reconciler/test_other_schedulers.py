@@ -9,7 +9,7 @@ from reconciler.plan.eligibility import eviction_skip_reason
 from reconciler.policy import OBSERVED, Ages, Mode, Policy
 from reconciler.reasons import Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,
@@ -118,8 +118,8 @@ def test_a_report_about_one_is_skipped_with_the_same_reason():
 @pytest.mark.parametrize("policy", [ALL_IN, Policy()])
 def test_a_process_of_one_is_not_accused(policy):
     tenant = fraction()
-    working = given(tenant, source=Source.PROCESS)
-    seen = on_node(node(), tenant, said=[working], complete=FULL)
+    working = statement(tenant, source=Source.PROCESS)
+    seen = on_node(node(), tenant, statements=[working], complete=FULL)
     (entry,) = only_skipped(plan(seen, policy))
     assert entry.finding.rule is Rule.UNOWNED_PROCESS
     assert "gpu-fraction" in entry.detail

@@ -1,4 +1,4 @@
-"""Whose Failed pods are tidied: what each kind of owner does, and what its own policy says."""
+"""Whose Failed pods are tidied: what each kind of owner does, and its own policy."""
 
 import json
 from collections import Counter
@@ -200,7 +200,7 @@ def test_with_a_leader_its_workers_are_deleted(size, skip):
 @pytest.mark.parametrize("row", [row for row in ROWS if row.judge], ids=lambda row: row.kind)
 def test_what_cannot_be_read_may_touch_everything(row, seen_):
     sick = dead(row.kind, row.group)
-    # Of a LeaderWorkerSet the pod tells no UID; but what says nothing restarts the group.
+    # The pod has no UID of its LeaderWorkerSet; but without the field the group restarts.
     allowed = {SkipReason.OWNER_POLICY} if row.kind == "LeaderWorkerSet" else set()
     assert plan_for(sick, seen_).skip in {SkipReason.OWNER_UNREAD} | allowed
 
@@ -304,7 +304,7 @@ def test_one_key_allows_a_kind_by_its_name_or_with_its_group(allowed, kind, done
         assert (entry.skip, entry.finding.action.guards) == (None, ())
 
 
-def test_a_kind_that_the_configuration_leaves_out_is_left_alone():
+def test_a_kind_that_the_configuration_leaves_out_is_skipped():
     policy = Policy(owners=("StatefulSet",))
     assert plan_for(dead("ReplicaSet", "apps"), policy=policy).skip is SkipReason.OWNER_KIND
 
@@ -334,12 +334,12 @@ def test_only_owners_of_failed_pods_whose_policy_decides_are_read_each_once():
         pod(kind=None),
     ]
     read, asked = of(torch[0])
-    found = read_owners(read, [*torch, *others, dead(*GROUPS)])
+    owners = read_owners(read, [*torch, *others, dead(*GROUPS)])
     assert asked == [
         ("kubeflow.org", "v1", "pytorchjobs", "ml", "train"),
         ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "ml", "llm"),
     ]
-    assert {each.text for each in found.values()} == {b"{}"}
+    assert {each.text for each in owners.values()} == {b"{}"}
 
 
 FORBIDDEN = ClusterError(403, "Forbidden", "pytorchjobs.kubeflow.org is forbidden")
@@ -349,19 +349,19 @@ FORBIDDEN = ClusterError(403, "Forbidden", "pytorchjobs.kubeflow.org is forbidde
     ("error", "unread"),
     [(NOT_FOUND, "it is not there"), (FORBIDDEN, FORBIDDEN.message), (CONFLICT, str(CONFLICT))],
 )
-def test_what_could_not_be_read_says_why_and_costs_no_other(error, unread):
+def test_an_unreadable_owner_has_its_reason_and_costs_no_other(error, unread):
     sick = dead(*TORCH)
     read, asked = of(sick, error=error)
-    found = read_owners(read, [sick, dead(*RAY)])
-    assert found[owner_id(sick)] == OwnerSeen(unread=unread)
+    owners = read_owners(read, [sick, dead(*RAY)])
+    assert owners[owner_id(sick)] == OwnerSeen(unread=unread)
     assert len(asked) == 2
 
 
 def test_a_silent_server_is_not_asked_again_and_again():
     read, asked = of(None, error=UNREACHABLE)
-    found = read_owners(read, [dead(*TORCH), dead(*RAY)])
+    owners = read_owners(read, [dead(*TORCH), dead(*RAY)])
     assert len(asked) == 1
-    assert all(each.unread for each in found.values())
+    assert all(each.unread for each in owners.values())
 
 
 def test_one_tenants_owners_keep_nobody_elses_from_being_read():
@@ -369,10 +369,10 @@ def test_one_tenants_owners_keep_nobody_elses_from_being_read():
     many = [replace(each, owner=replace(each.owner, name=each.ref.name)) for each in many]
     other = replace(dead(*TORCH), ref=replace(many[0].ref, namespace="zz", uid="uid-of-zz"))
     read, asked = of(None)
-    found = read_owners(read, [*many, other])
+    owners = read_owners(read, [*many, other])
     assert Counter(namespace for *_, namespace, _ in asked) == {"ml": MOST - 1, "zz": 1}
-    assert len(found) == 3 * MOST + 1
-    assert sum(bool(each.unread) for each in found.values()) == 2 * MOST + 1
+    assert len(owners) == 3 * MOST + 1
+    assert sum(bool(each.unread) for each in owners.values()) == 2 * MOST + 1
 
 
 def test_of_too_many_owners_others_are_read_at_another_look():
@@ -430,7 +430,7 @@ def test_without_its_owners_word_nothing_is_done(now, outcome):
 # ---------------------------------------------------------------- the table
 
 
-def test_each_kind_says_what_happens_and_who_says_so():
+def test_each_kind_has_its_consequence_and_the_source_of_it():
     for row in ROWS:
         assert row.consequence.endswith(".")
         assert any(char.isdigit() for char in row.source), row.kind
@@ -451,7 +451,7 @@ def test_the_reconcilers_rights_are_those_of_the_table():
     assert given == {(row.group, row.plural, "get") for row in ROWS if row.judge}
 
 
-def test_a_hundred_dead_pods_of_a_job_that_restarts_everything_are_left_alone():
+def test_a_hundred_dead_pods_of_a_job_that_restarts_everything_are_skipped():
     """Tidying one would restart all healthy ones."""
     sick = [dead(*VOLCANO, name=f"sick-{at}") for at in range(100)]
     owners = {owner_id(sick[0]): seen(sick[0], **volcano([RESTART]))}

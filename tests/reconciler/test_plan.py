@@ -51,7 +51,7 @@ def sick(number, **options):
 
 
 def skip_of(plan):
-    """The one reason of a plan with one subject."""
+    """The one reason of a plan with one object."""
     (entry,) = plan.entries
     return entry.skip
 
@@ -103,7 +103,7 @@ def test_a_mirror_pod_owned_by_its_node_is_static_too():
     assert skip_of(planned(snapshot(static), evicting(static))) is SkipReason.STATIC_POD
 
 
-def test_a_pod_that_was_not_seen_is_left_alone():
+def test_a_pod_that_was_not_seen_is_skipped():
     assert skip_of(planned(snapshot(), evicting(SICK))) is SkipReason.INCOMPLETE_VIEW
 
 
@@ -112,7 +112,7 @@ def test_a_pod_replaced_under_the_same_name_is_another_one():
     assert skip_of(planned(snapshot(other), evicting(SICK))) is SkipReason.INCOMPLETE_VIEW
 
 
-def test_a_node_that_was_not_seen_is_left_alone():
+def test_a_node_that_was_not_seen_is_skipped():
     assert skip_of(planned(snapshot(), editing(node("gpu-9")))) is SkipReason.NODE_UNKNOWN
 
 
@@ -133,8 +133,8 @@ def test_nothing_on_an_opted_out_node_is_touched(finding):
 
 
 def test_only_the_word_false_opts_out():
-    told = refused(pod(annotations={"vgpu.dev/reconcile": "true"}))
-    assert planned(snapshot(told), evicting(told)).actions
+    opted_in = refused(pod(annotations={"vgpu.dev/reconcile": "true"}))
+    assert planned(snapshot(opted_in), evicting(opted_in)).actions
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_named_namespace_is_acted_in():
     assert planned(snapshot(SICK), evicting(SICK), policy=Policy(namespaces=("ml",))).actions
 
 
-def test_a_rules_own_objection_is_told():
+def test_a_rules_own_skip_reason_is_reported():
     finding = evicting(SICK, skip_reason=SkipReason.PLUGIN_NOT_READY)
     assert skip_of(planned(snapshot(SICK), finding)) is SkipReason.PLUGIN_NOT_READY
 
@@ -174,13 +174,13 @@ def test_a_living_pod_is_not_evicted_while_its_plugin_is_away_whatever_a_rule_th
     assert skip_of(planned(elsewhere, finding, policy=policy)) is SkipReason.NODE_UNKNOWN
 
 
-def test_a_pod_that_is_nowhere_yet_is_not_evicted_to_be_placed_anew():
+def test_a_pod_that_is_on_no_node_yet_is_not_evicted():
     nowhere = unbound()
     finding = evicting(nowhere, Rule.ASSUMED_EXPIRED)
     assert skip_of(planned(snapshot(nowhere), finding)) is SkipReason.NODE_UNKNOWN
 
 
-def test_the_plugins_absence_is_no_excuse_where_nobody_is_made_anew_or_the_node_itself_looked():
+def test_the_plugins_absence_is_no_excuse_where_no_pod_is_recreated_or_the_node_itself_looked():
     away = node(plugin=False)
     assert planned(snapshot(SICK, away), evicting(SICK)).actions
     lives = assumed()
@@ -195,7 +195,7 @@ def test_what_is_not_old_enough_waits():
     assert (entry.skip, entry.detail) == (SkipReason.TOO_YOUNG, "119 s to go")
 
 
-def test_an_owner_whose_pod_was_evicted_a_moment_ago_is_left_alone():
+def test_an_owner_whose_pod_was_evicted_a_moment_ago_is_skipped():
     memory = ReconcilerState(attempts={attempt_key(owner().uid, "gpu-1"): Attempt(1, NOW - 20)})
     (entry,) = planned(snapshot(SICK), evicting(SICK), memory=memory).skipped
     assert (entry.skip, entry.detail) == (SkipReason.BACKING_OFF, "100 s to go")
@@ -554,7 +554,7 @@ def test_a_holder_is_exempt_from_no_other_protection(skip, fields):
     assert skip_of(plan) is skip
 
 
-def test_a_holder_outside_of_the_named_namespaces_is_left_alone():
+def test_a_holder_outside_of_the_named_namespaces_is_skipped():
     kept = holder()
     policy = replace(KUBESHARE_ACTS, namespaces=("ml",))
     plan = planned(snapshot(kept), evicting(kept, **ORPHAN), policy=policy)
@@ -571,7 +571,7 @@ def test_no_other_cause_evicts_a_holder(cause):
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_running_pods_are_evicted_only_by_rules_that_are_reported_unless_told_otherwise(rule):
+def test_running_pods_are_evicted_only_by_rules_that_are_configured_to_act(rule):
     runs = pod()
     policy = Policy(modes={rule: Mode.APPLY})
     expected = None if rule in REPORTED else SkipReason.RUNNING
@@ -603,36 +603,36 @@ LADDER = (
 
 
 @pytest.mark.parametrize("rung", range(len(LADDER)), ids=[str(skip) for skip, _ in LADDER])
-def test_the_first_reason_that_applies_is_told(rung):
-    told = [skip for skip, _ in LADDER[rung:]]
+def test_the_first_reason_that_applies_is_reported(rung):
+    skips = [skip for skip, _ in LADDER[rung:]]
     fields = {}
     for _, more in reversed(LADDER[rung:]):
         fields |= more
     one = refused(pod(**fields))
     finding = evicting(
         one,
-        since=NOW if SkipReason.TOO_YOUNG in told else NOW - HOUR,
+        since=NOW if SkipReason.TOO_YOUNG in skips else NOW - HOUR,
         grace=60,
-        skip_reason=SkipReason.NODE_NOT_READY if SkipReason.NODE_NOT_READY in told else None,
+        skip_reason=SkipReason.NODE_NOT_READY if SkipReason.NODE_NOT_READY in skips else None,
     )
     uid = one.owner.uid
     attempts = (
-        {attempt_key(uid, "gpu-1"): Attempt(1, NOW)} if SkipReason.BACKING_OFF in told else {}
+        {attempt_key(uid, "gpu-1"): Attempt(1, NOW)} if SkipReason.BACKING_OFF in skips else {}
     )
-    modes = {Rule.REFUSED: Mode.PLAN} if SkipReason.RULE_MODE_PLAN in told else {}
+    modes = {Rule.REFUSED: Mode.PLAN} if SkipReason.RULE_MODE_PLAN in skips else {}
     plan = planned(
         snapshot(one),
         finding,
         policy=Policy(
             modes=modes,
-            plan_namespaces=("ml",) if SkipReason.NAMESPACE_MODE_PLAN in told else (),
+            plan_namespaces=("ml",) if SkipReason.NAMESPACE_MODE_PLAN in skips else (),
         ),
         memory=ReconcilerState(attempts=attempts),
     )
-    assert skip_of(plan) is told[0]
+    assert skip_of(plan) is skips[0]
 
 
-def test_a_subject_that_several_rules_found_appears_once_and_names_them():
+def test_an_object_that_several_rules_found_appears_once_and_names_them():
     both = [
         evicting(SICK, Rule.PRESTART_FAILED),
         reporting(SICK, Rule.LOST_DEVICE),
@@ -652,16 +652,16 @@ def test_the_first_rule_that_may_act_acts():
     assert entry.also == (Rule.REFUSED,)
 
 
-def test_of_several_rules_that_may_not_act_the_first_tells_its_reason():
+def test_of_several_rules_that_may_not_act_the_first_gives_its_reason():
     first = evicting(SICK, Rule.REFUSED, skip_reason=SkipReason.NODE_NOT_READY)
     second = evicting(SICK, Rule.PRESTART_FAILED, skip_reason=SkipReason.PLUGIN_NOT_READY)
     assert skip_of(planned(snapshot(SICK), second, first)) is SkipReason.NODE_NOT_READY
 
 
 def test_what_could_be_acted_on_leads_what_can_only_be_reported():
-    told = reporting(SICK, Rule.REFUSED)
+    finding = reporting(SICK, Rule.REFUSED)
     acts = evicting(SICK, Rule.LOST_DEVICE, skip_reason=SkipReason.NO_NODE_EVIDENCE)
-    (entry,) = planned(snapshot(SICK), told, acts).skipped
+    (entry,) = planned(snapshot(SICK), finding, acts).skipped
     assert (entry.finding.rule, entry.also) == (Rule.LOST_DEVICE, (Rule.REFUSED,))
 
 
@@ -671,13 +671,13 @@ def test_what_can_only_be_reported_is_no_skip():
     assert skip_of(plan) is None
 
 
-def test_two_annotations_of_one_node_are_two_subjects():
+def test_two_annotations_of_one_node_are_two_objects():
     here = node()
     plan = planned(snapshot(here), editing(here), editing(here, "hamivgpu"))
     assert len(plan.actions) == 2
 
 
-def test_gpus_of_the_same_number_on_two_nodes_are_two_subjects():
+def test_gpus_of_the_same_number_on_two_nodes_are_two_objects():
     first, second = (
         replace(
             reporting(SICK),
@@ -688,7 +688,7 @@ def test_gpus_of_the_same_number_on_two_nodes_are_two_subjects():
     assert len(planned(snapshot(), first, second).findings) == 2
 
 
-def test_two_folders_of_one_pod_are_two_subjects():
+def test_two_folders_of_one_pod_are_two_objects():
     other = replace(FOLDER, path="/shim/uid-of-dead_init", container="init")
     plan = planned(snapshot(scope=Scope.NODE), removing(FOLDER), removing(other))
     assert len(plan.actions) == 2
@@ -731,7 +731,7 @@ def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody(m
     assert names(planned(seen, *findings, policy=policy, memory=memory).actions) == ["b-free"]
 
 
-def test_skips_and_reports_are_told_by_rule_and_name():
+def test_skips_and_reports_are_listed_by_rule_and_name():
     blocked = {"skip_reason": SkipReason.NODE_NOT_READY}
     pods = [pod(name) for name in ("c", "a", "b")]
     rules = (Rule.REFUSED, Rule.LOST_DEVICE, Rule.REFUSED)
@@ -757,7 +757,7 @@ AGES = (
 
 
 @pytest.mark.parametrize(("since", "seen", "ripe"), AGES)
-def test_an_age_counts_from_the_older_of_what_is_told_and_what_was_seen(since, seen, ripe):
+def test_an_age_counts_from_the_older_of_the_reported_and_the_seen_time(since, seen, ripe):
     finding = evicting(SICK, since=since, grace=60)
     memory = ReconcilerState() if seen is None else ReconcilerState(seen={finding.key: seen})
     plan = planned(snapshot(SICK), finding, memory=memory)
@@ -832,7 +832,7 @@ def test_the_breaker_trips_above_a_fifth_of_the_living_pods_but_not_below_eleven
 
 
 def cpu_pod(name, **options):
-    """One with a mark that says nothing of a share."""
+    """One with a mark that has no share."""
     made = pod(name, "kubeshare", claim=None, phase="Running", **options)
     return replace(made, annotations={"kubeshare/x": "1"})
 
@@ -910,7 +910,7 @@ def test_a_plan_is_written_and_read_back_as_it_was():
     assert msgspec.json.decode(msgspec.json.encode(plan), type=type(plan)) == plan
 
 
-def test_a_plan_says_how_much_was_looked_at():
+def test_a_plan_has_the_numbers_of_what_was_examined():
     plan = planned(snapshot(SICK, share_pod(), folders=(FOLDER,), notes=("mind the gap",)))
     assert plan.object_counts == {"Pod": 1, "SharePod": 1, "Node": 1, "Folder": 1}
     assert plan.notes == ("mind the gap",)

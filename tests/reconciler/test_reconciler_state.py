@@ -88,7 +88,7 @@ def test_the_same_lock_is_not():
     assert set(later.seen.values()) == {NOW}
 
 
-def test_the_same_subject_grows_old_for_each_rule_apart():
+def test_the_same_object_grows_old_for_each_rule_apart():
     other = evicting(SICK, Rule.PRESTART_FAILED, since=None)
     memory = remember(remember(ReconcilerState(), [FINDING], NOW), [FINDING, other], NOW + 60)
     assert memory.seen == {FINDING.key: NOW, other.key: NOW + 60}
@@ -108,11 +108,11 @@ def crowd(count, since=None):
     return [evicting(pod(f"train-{number}"), since=since) for number in range(count)]
 
 
-def test_of_too_many_the_newest_are_forgotten_and_first_those_that_tell_their_age():
+def test_of_too_many_the_newest_are_forgotten_and_first_those_with_their_own_age():
     memory = remember(ReconcilerState(), [FINDING], NOW)
-    told = crowd(MOST, since=NOW - HOUR)
+    aged = crowd(MOST, since=NOW - HOUR)
     silent = [evicting(pod("silent"), since=None)]
-    memory = remember(memory, [*told, *silent, FINDING], NOW + 60)
+    memory = remember(memory, [*aged, *silent, FINDING], NOW + 60)
     assert len(memory.seen) == MOST
     assert memory.seen[FINDING.key] == NOW
     assert memory.seen[silent[0].key] == NOW + 60

@@ -106,7 +106,7 @@ def test_a_folder_that_a_process_uses_stays(root, folder):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_folder_of_which_nobody_can_tell_stays(root, folder):
+def test_a_folder_of_unknown_use_stays(root, folder):
     def unknown(path):
         raise SourceError(Reason.FOREIGN_PIDS, path)
 
@@ -182,7 +182,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(root, folder, tmp_pat
 
 
 @pytest.mark.parametrize("stands_in", ["folder", "link"])
-def test_what_is_opened_is_what_was_planned_whatever_the_path_says(root, folder, stands_in):
+def test_the_planned_folder_is_opened_whatever_is_at_the_path_now(root, folder, stands_in):
     """It may be exchanged between being looked at and being opened."""
     action = action_for(folder)
     aside = root / "aside"
@@ -250,7 +250,7 @@ def applied(root, folder, *pods, node="gpu-1", malformed=(), **options):
     return result.outcome, [note.reason for note in client.events]
 
 
-def test_an_orphan_goes_and_its_node_is_told(root, folder):
+def test_an_orphan_is_removed_and_its_node_gets_an_event(root, folder):
     assert applied(root, folder, pod("other")) == (ActionOutcome.DONE, ["VgpuFolderRemoved"])
     assert not folder.exists()
 

@@ -10,7 +10,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,
@@ -117,8 +117,8 @@ def test_a_healthy_pod_of_nvidias_plugin_beside_renamed_hami_is_not_evicted(tmp_
         at = sample.node("gpu-1", {"nvidia.com/gpu": units}, register)
         file.write_text(json.dumps(sample.dump([at, healthy])))
         os.utime(file, (sample.NOW, sample.NOW))
-        told = planned(str(file), *words)
-        return [entry["rule"] for entry in (*told["actions"], *told["skipped"])]
+        document = planned(str(file), *words)
+        return [entry["rule"] for entry in (*document["actions"], *document["skipped"])]
 
     assert rules_of(20) == ["running_without_device"]
     assert rules_of(2) == []
@@ -135,10 +135,10 @@ def test_what_nvidias_plugin_offers_does_not_prove_that_hamis_is_alive():
 def test_a_process_of_a_pod_with_an_unread_grant_is_not_accused():
     """pod-resources report device IDs of a GPU, and no answer that shows the system."""
     running = pod("train", claim=None, phase="Running", containers=(Container("main"),))
-    works = given(running, source=Source.PROCESS)
+    works = statement(running, source=Source.PROCESS)
     policy = replace(ACTS, modes={Rule.UNOWNED_PROCESS: Mode.APPLY})
     known = {"unread_grants": frozenset({running.ref.uid})}
-    seen = on_node(node(), running, said=[works], complete=FULL)
+    seen = on_node(node(), running, statements=[works], complete=FULL)
     assert rules(plan(seen, policy)) == [Rule.UNOWNED_PROCESS]
-    seen = on_node(node(), running, said=[works], known=known, complete=FULL)
+    seen = on_node(node(), running, statements=[works], known=known, complete=FULL)
     assert plan(seen, policy).entries == ()

@@ -77,7 +77,7 @@ def shown(plan, width=0, **options):
     return file.getvalue()
 
 
-def test_in_a_pipe_each_subject_is_one_whole_line():
+def test_in_a_pipe_each_object_is_one_whole_line():
     lines = shown(planned()).splitlines()
     assert lines[0] == "To be done: 4"
     mine = [line for line in lines if LONG in line]
@@ -94,7 +94,7 @@ def test_on_a_terminal_no_line_is_longer_than_it(width):
     assert f"ml/{LONG}" in text
 
 
-def test_what_is_left_alone_is_grouped_by_its_reason_with_every_subject_once():
+def test_skipped_objects_are_grouped_by_reason_with_every_object_once():
     plan = planned()
     text = shown(plan)
     left = text[text.index("Skipped") :].splitlines()
@@ -119,7 +119,7 @@ def test_the_actions_stand_in_the_order_in_which_they_are_done():
     assert "removes hami.io/mutex.lock" in text
 
 
-def test_the_summary_tells_recovery_from_tidying_and_what_was_looked_at():
+def test_the_summary_counts_recovery_tidying_and_the_examined_objects():
     last = shown(planned(), command="vgpu reconcile apply").splitlines()[-2:]
     assert last[0].startswith(
         "4 actions (1 recovery, 1 tidying, 2 repair), 4 skipped, 0 report only;"
@@ -149,17 +149,17 @@ def document(plan, results=()):
     return json.loads(json_text(plan_document(plan, results)))
 
 
-def test_the_json_form_has_all_that_is_known_of_each_subject():
+def test_the_json_form_has_all_that_is_known_of_each_object():
     plan = planned()
-    told = document(plan)
-    assert (told["apiVersion"], told["plan"], told["scope"]) == (
+    parsed = document(plan)
+    assert (parsed["apiVersion"], parsed["plan"], parsed["scope"]) == (
         "vgpu.dev/v1alpha1",
         plan.id,
         "cluster",
     )
-    assert told["madeAt"] == "2026-09-21T14:13:20Z"
-    assert told["breaker"] == {"tripped": False, "wanted": 4, "allowed": 10, "pods": 5}
-    (mine,) = [entry for entry in told["actions"] if entry["name"] == LONG]
+    assert parsed["madeAt"] == "2026-09-21T14:13:20Z"
+    assert parsed["breaker"] == {"tripped": False, "wanted": 4, "allowed": 10, "pods": 5}
+    (mine,) = [entry for entry in parsed["actions"] if entry["name"] == LONG]
     assert mine == {
         "rule": "refused",
         "reason": "unexpected_admission_error",
@@ -178,7 +178,7 @@ def test_the_json_form_has_all_that_is_known_of_each_subject():
         **dict.fromkeys(("skip", "skipExplanation", "skipDetail")),
         **dict.fromkeys(("outcome", "outcomeExplanation", "outcomeDetail")),
     }
-    (young,) = [entry for entry in told["skipped"] if entry["name"] == "young-0"]
+    (young,) = [entry for entry in parsed["skipped"] if entry["name"] == "young-0"]
     assert young["skip"] == "too_young"
     assert young["skipExplanation"] == SkipReason.TOO_YOUNG.explanation
     assert young["skipDetail"] == "50 s to go"
@@ -205,10 +205,10 @@ def test_each_applied_action_has_its_outcome():
         ActionResult(entry, outcome, "in its own words")
         for entry, outcome in zip(plan.actions, ActionOutcome, strict=False)
     ]
-    told = document(plan, results)["actions"]
-    assert [entry["outcome"] for entry in told] == ["done", "dry_run", "gone", "changed"]
-    assert told[2]["outcomeExplanation"] == ActionOutcome.GONE.explanation
-    assert {entry["outcomeDetail"] for entry in told} == {"in its own words"}
+    actions = document(plan, results)["actions"]
+    assert [entry["outcome"] for entry in actions] == ["done", "dry_run", "gone", "changed"]
+    assert actions[2]["outcomeExplanation"] == ActionOutcome.GONE.explanation
+    assert {entry["outcomeDetail"] for entry in actions} == {"in its own words"}
 
 
 @pytest.mark.parametrize("outcome", ActionOutcome)
@@ -258,14 +258,14 @@ def test_the_report_counts_by_rule_node_and_owner():
 
 def test_what_was_done_is_counted_with_the_last_time():
     early, late = (datetime(2026, 11, day, tzinfo=UTC) for day in (20, 21))
-    told = done_of(
+    counts = done_of(
         [
             (Rule.REFUSED, ActionOutcome.DONE, late),
             (Rule.REFUSED, ActionOutcome.DONE, early),
             (Rule.REFUSED, ActionOutcome.GONE, early),
         ]
     )
-    assert [(each.outcome, each.count, each.last) for each in told] == [
+    assert [(each.outcome, each.count, each.last) for each in counts] == [
         ("done", 2, late),
         ("gone", 1, early),
     ]
@@ -336,12 +336,12 @@ def test_nothing_of_a_tenants_text_reaches_the_terminal_as_a_command(plan, width
 
 
 @given(hostile_plans())
-def test_the_json_form_is_as_harmless_and_says_the_text_as_it_is(plan):
+def test_the_json_form_is_as_harmless_and_has_the_unchanged_text(plan):
     text = json_text(plan_document(plan))
     assert harmless(text)
-    told = json.loads(text)
-    assert told["notes"] == list(plan.notes)
-    assert told["actions"][0]["name"] == plan.actions[0].finding.object_ref.name
+    parsed = json.loads(text)
+    assert parsed["notes"] == list(plan.notes)
+    assert parsed["actions"][0]["name"] == plan.actions[0].finding.object_ref.name
 
 
 @given(st.floats(allow_nan=False))

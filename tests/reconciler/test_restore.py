@@ -49,10 +49,10 @@ def apply(client, path, *entries):
 
 
 def undo(client, path, **options):
-    told = restore(
+    restored = restore(
         read(path), client, options.pop("audit", NoAudit()), clock=lambda: NOW, **options
     )
-    return [(each.record.object_ref.name, each.undo) for each in told]
+    return [(each.record.object_ref.name, each.undo) for each in restored]
 
 
 def undoing(records, client):
@@ -91,13 +91,13 @@ def test_twice_is_once(path):
     assert client.objects == before
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(path):
+def test_a_dry_run_reports_the_same_and_changes_nothing(path):
     client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     before = dict(client.objects)
-    told = undo(client, path, dry_run=True)
+    dry = undo(client, path, dry_run=True)
     assert client.objects == before
-    done = [(name, Undo.DONE if each is Undo.DRY_RUN else each) for name, each in told]
+    done = [(name, Undo.DONE if each is Undo.DRY_RUN else each) for name, each in dry]
     assert done == undo(client, path)
 
 
@@ -191,18 +191,18 @@ def own(tmp_path):
     return str(tmp_path / "restore.jsonl")
 
 
-def undo_told(client, path, own, **options):
+def undo_with_audit(client, path, own, **options):
     with Audit.open(own) as audit:
         return undo(client, path, audit=audit, **options)
 
 
-def test_what_is_undone_is_told_before_and_after_and_can_be_undone_itself(path, own):
+def test_an_undo_is_recorded_before_and_after_and_can_be_undone_itself(path, own):
     client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     done = dict(client.objects)
-    undo_told(client, path, own)
-    told = [(each.object_ref.name, each.event, each.outcome) for each in read(own)]
-    assert told == [
+    undo_with_audit(client, path, own)
+    records = [(each.object_ref.name, each.event, each.outcome) for each in read(own)]
+    assert records == [
         (name, *about)
         for name in ("jupyter", "gpu-1", "b")
         for about in ((AuditEvent.INTENT, None), (AuditEvent.RESULT, ActionOutcome.DONE))
@@ -215,22 +215,22 @@ def test_what_is_undone_is_told_before_and_after_and_can_be_undone_itself(path, 
         assert replace(now, resource_version="") == replace(each, resource_version="")
 
 
-def test_what_needs_no_undoing_is_not_told(path, own):
+def test_what_needs_no_undo_is_not_recorded(path, own):
     client = FakeClient(SICK, LEFT)
     apply(client, path, *ENTRIES[:2])
     client.annotate("b", **{"vgpu.dev/left": "theirs"})
-    undo_told(client, path, own)
+    undo_with_audit(client, path, own)
     assert list(read(own)) == []
 
 
-def test_a_dry_run_tells_nothing(path, own):
+def test_a_dry_run_records_nothing(path, own):
     client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
-    assert undo_told(client, path, own, dry_run=True) == [("b", Undo.DRY_RUN)]
+    assert undo_with_audit(client, path, own, dry_run=True) == [("b", Undo.DRY_RUN)]
     assert list(read(own)) == []
 
 
-def test_what_cannot_be_told_is_not_undone(path):
+def test_an_undo_that_cannot_be_recorded_is_not_done(path):
     class Full:
         def write(self, record):
             raise AuditError("--audit x", "disk full")
@@ -243,11 +243,11 @@ def test_what_cannot_be_told_is_not_undone(path):
     assert client.objects == before
 
 
-def test_a_refused_undoing_is_told_with_its_outcome(path, own):
+def test_a_refused_undo_is_recorded_with_its_outcome(path, own):
     client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     client.refuse("patch_pod", BUSY)
-    undo_told(client, path, own)
+    undo_with_audit(client, path, own)
     assert [each.outcome for each in read(own)] == [None, ActionOutcome.THROTTLED]
 
 
@@ -291,17 +291,17 @@ def test_an_unknown_edit_that_was_never_done_needs_no_undoing():
     assert client.count("patch_pod") == 0
 
 
-def test_of_an_unknown_eviction_it_is_said_that_it_may_not_have_been_done():
+def test_an_unknown_eviction_is_reported_as_possibly_not_done():
     records = [record(AuditEvent.RESULT, ActionOutcome.UNKNOWN, entry=ENTRIES[0])]
-    (told,) = restore(records, FakeClient(), NoAudit(), clock=FakeTime())
-    assert (told.undo, told.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
+    (restored,) = restore(records, FakeClient(), NoAudit(), clock=FakeTime())
+    assert (restored.undo, restored.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
 
 
-def test_an_eviction_that_was_begun_is_said_to_be_unsure():
-    (told,) = restore(
+def test_an_eviction_that_was_begun_is_reported_as_uncertain():
+    (restored,) = restore(
         [record(AuditEvent.INTENT, entry=ENTRIES[0])], FakeClient(), NoAudit(), clock=FakeTime()
     )
-    assert (told.undo, told.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
+    assert (restored.undo, restored.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
 
 
 def test_an_action_counts_once_and_at_its_place():
@@ -333,7 +333,7 @@ def record(event, outcome=None, entry=ENTRIES[1]):
 PAGE = Path(__file__).parents[2] / "docs" / "upgrading.md"
 
 
-def test_what_card_drift_wrote_on_gpu_manager_nodes_is_found_and_undone_as_documented(tmp_path):
+def test_repairs_of_gpu_drift_on_gpu_manager_nodes_are_found_and_undone_as_documented(tmp_path):
     """The page's own filter keeps its edits out of an audit with others, in the log's order."""
     gaia, other = pod("gaia-pod", style="gaia"), pod("share-pod", style="gpushare")
     client = FakeClient(gaia, other, MARKED)

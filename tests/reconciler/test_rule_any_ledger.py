@@ -18,7 +18,7 @@ from reconciler.rules.drift import gpu_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftovers import orphan_shim_dir
 from reconciler.rules.memory_overuse import over_limit
-from tests.reconciler.node_samples import SCHEMES, given, ledger
+from tests.reconciler.node_samples import SCHEMES, ledger, statement
 from tests.reconciler.samples import CODECS_IN_USE, GPU, replace, uuid, with_ledgers
 from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS
 from vgpu.ledger.usage import Usage
@@ -34,8 +34,8 @@ POLICIES = (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY)))
 def looks(seen, random):
     """The same from the cluster and from node gpu-1, whose sources say anything of the pods."""
     yield with_ledgers(seen)
-    said = [
-        given(
+    statements = [
+        statement(
             pod,
             random.choice(sorted(SCHEMES)),
             gpu=random.choice([None, 0, 1]),
@@ -53,11 +53,11 @@ def looks(seen, random):
         Usage(pod.kubelet_uid, random.choice(["main", *HOSTILE]), uuid("gpu-1", 0), 9 * GPU, (1,))
         for pod in seen.pods
     )
-    books = ledger(seen.pods, said)
+    merged = ledger(seen.pods, statements)
     yield replace(
         seen,
         scope=Scope.NODE,
-        ledgers={"gpu-1": books},
+        ledgers={"gpu-1": merged},
         folders=folders,
         usage=usage,
         live_pods=random.choice([None, frozenset(HOSTILE[:3])]),
@@ -67,7 +67,7 @@ def looks(seen, random):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @for_all(seen=SNAPSHOTS, random=st.randoms(use_true_random=False))
-def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
+def test_no_text_makes_a_rule_fail_and_every_finding_has_evidence(rule, seen, random):
     for look in looks(seen, random):
         for policy in POLICIES:
             for finding in rule(ClusterIndex(look, CODECS_IN_USE), policy):

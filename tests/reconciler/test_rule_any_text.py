@@ -48,10 +48,10 @@ RESOURCES = sorted(node().capacity)
 
 def texts(known):
     """Annotations: some of the known ones, as they are or with any text."""
-    said = st.sampled_from(sorted(known)).flatmap(
+    annotations = st.sampled_from(sorted(known)).flatmap(
         lambda key: st.tuples(st.just(key), st.just(known[key]) | TEXT)
     )
-    return st.lists(said, max_size=8).map(dict)
+    return st.lists(annotations, max_size=8).map(dict)
 
 
 AMOUNTS = st.dictionaries(st.sampled_from(RESOURCES), st.integers(-1, 2**63), max_size=3)
@@ -142,7 +142,7 @@ def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
 @pytest.mark.slow
 @given(seen=SNAPSHOTS)
 def test_a_pod_that_runs_or_may_yet_be_served_loses_no_claim(seen):
-    """But for one whose containers all run and whose plugin says that it is done with it."""
+    """But for one whose containers all run and whose plugin marked it as done."""
     pods = {each.ref.uid: each for each in seen.pods}
     cluster_index = ClusterIndex(seen, CODECS_IN_USE)
     for rule in (assumed_unbound, leftover_claim):

@@ -1,4 +1,4 @@
-"""Promises that nobody kept: who is evicted, whose claim is taken back, who is given more time."""
+"""Promises that nobody kept: whose pod is evicted, whose claim is removed, who gets more time."""
 
 import pytest
 
@@ -30,7 +30,7 @@ from vgpu.model.names import Phase
 from vgpu.model.objects import Container
 
 ALLOCATED = ("gaia", "gpushare", "hami", "volcano")
-"""Styles in which the kubelet's Allocate hands out what was promised."""
+"""Styles in which the kubelet's Allocate allocates what was reserved."""
 
 BIND_PHASE = {"volcano": "volcano.sh/bind-phase", "hami": "hami.io/bind-phase"}
 GPU_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -46,7 +46,7 @@ def only(rule, *objects, **fields):
 
 
 def not_admitted(style="volcano", **options):
-    """Bound, and the kubelet has not said anything of it."""
+    """Bound, and the kubelet has not reported anything about it."""
     return replace(assumed(style=style, **options), statuses=(), started_at=None)
 
 
@@ -108,8 +108,8 @@ def test_clocks_that_differ_by_a_minute_do_not_make_it_old_or_impossible():
 def test_the_plugin_may_say_itself_that_it_failed(style):
     failed = {BIND_PHASE[style]: "failed"}
     struck = {CODECS[style].key_set.to_allocate: ";"}
-    for said in (failed, failed | struck):
-        finding = only(assumed_expired, not_admitted(style, annotations=said))
+    for annotations in (failed, failed | struck):
+        finding = only(assumed_expired, not_admitted(style, annotations=annotations))
         assert "volcano: the plugin reports that it could not serve the pod" in finding.evidence
 
 
@@ -119,15 +119,18 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
         *assumed(style=style).containers,
         Container("more", assumed(style=style).containers[0].limits),
     )
-    said = CODECS[style].key_set
+    key_set = CODECS[style].key_set
     one = not_admitted(style)
-    entry = one.annotations[said.devices].strip(";")
-    told = one.annotations | {said.devices: f"{entry};{entry}", said.to_allocate: f";{entry}"}
-    finding = only(assumed_expired, replace(one, containers=two, annotations=told))
+    entry = one.annotations[key_set.devices].strip(";")
+    annotations = one.annotations | {
+        key_set.devices: f"{entry};{entry}",
+        key_set.to_allocate: f";{entry}",
+    }
+    finding = only(assumed_expired, replace(one, containers=two, annotations=annotations))
     assert [line.split(": ")[1] for line in finding.evidence] == ["assigned main", "assumed more"]
 
 
-# ---------------------------------------------------------------- who is given more time
+# ---------------------------------------------------------------- who gets more time
 
 
 @pytest.mark.parametrize(
@@ -146,13 +149,13 @@ def test_without_a_ready_plugin_it_may_be_served_yet(style, nodes, seen, skip_re
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "ImagePullBackOff", "PodInitializing"])
-def test_gaia_says_nothing_until_the_container_starts(reason):
+def test_gpu_manager_reports_nothing_until_the_container_starts(reason):
     admitted = waiting(assumed(style="gaia"), reason)
     assert only(assumed_expired, admitted).skip_reason is SkipReason.WAITS_FOR_OTHERS
 
 
 @pytest.mark.parametrize("style", ["gpushare", "hami", "volcano"])
-def test_the_others_say_it_at_admission_so_somebody_else_was_served_instead(style):
+def test_the_others_report_at_admission_so_another_pod_was_served_instead(style):
     admitted = waiting(assumed(style=style), "ContainerCreating")
     assert only(assumed_expired, admitted).skip_reason is None
 
@@ -227,29 +230,29 @@ def test_a_scheduler_that_has_just_promised_is_about_to_bind(style):
     ],
     ids=["gated", "without a claim", "bound", "failed", "KubeShare 1"],
 )
-def test_its_neighbours_are_left_alone(other):
+def test_its_neighbours_are_skipped(other):
     assert not find(assumed_unbound, other)
 
 
 @pytest.mark.parametrize("assigned", ["false", "true"])
 def test_a_claim_that_came_with_the_pod_is_no_older_than_the_pod(assigned):
     """Somebody copied another pod's annotations into a new one."""
-    said = {"ALIYUN_COM_GPU_MEM_ASSIGNED": assigned}
-    copied = unbound(style="gpushare", age=24 * HOUR, annotations=said)
+    annotations = {"ALIYUN_COM_GPU_MEM_ASSIGNED": assigned}
+    copied = unbound(style="gpushare", age=24 * HOUR, annotations=annotations)
     assert not find(assumed_unbound, replace(copied, created_at=NOW - 10))
     assert only(assumed_unbound, replace(copied, created_at=NOW - 400)).since == NOW - 400
 
 
 def test_a_promise_without_a_time_counts_from_when_it_is_first_seen():
     sick = unbound(style="gaia")
-    told = {key: text for key, text in sick.annotations.items() if "time" not in key}
-    assert only(assumed_unbound, replace(sick, annotations=told)).since is None
+    annotations = {key: text for key, text in sick.annotations.items() if "time" not in key}
+    assert only(assumed_unbound, replace(sick, annotations=annotations)).since is None
 
 
 def test_the_schedulers_own_words_are_evidence():
     sick = unbound(style="gaia", unschedulable="pod ml/train-0 had been predicated!")
-    said = "its scheduler: 'pod ml/train-0 had been predicated!'"
-    assert said in only(assumed_unbound, sick).evidence
+    reason = "its scheduler: 'pod ml/train-0 had been predicated!'"
+    assert reason in only(assumed_unbound, sick).evidence
 
 
 def test_promises_in_two_languages_are_both_taken_back():

@@ -102,9 +102,9 @@ def test_a_pod_that_requests_a_gpu_by_any_name_is_not_reported(claiming):
 def test_a_running_pod_that_stands_in_the_way_is_named(limits, annotations, count, cause):
     standing = bound(limits, annotations, count=count)
     seen = with_ledgers(snapshot(NODE, standing))
-    found = find(running_without_device, seen, ACTS)
-    assert [each.cause for each in found] == [cause]
-    assert "asks for" in " ".join(found[0].evidence)
+    findings = find(running_without_device, seen, ACTS)
+    assert [each.cause for each in findings] == [cause]
+    assert "asks for" in " ".join(findings[0].evidence)
 
 
 def test_a_waiting_pod_with_a_part_of_its_gpus_is_named():

@@ -1,4 +1,4 @@
-"""What the ledger calls a conflict: told with all that shows it, acted on only when told to."""
+"""What the ledger calls a conflict: reported with all evidence, acted on only where configured."""
 
 import pytest
 from hypothesis import given as for_all
@@ -17,7 +17,7 @@ from reconciler.rules.conflicts import (
     running_without_device,
     unowned_process,
 )
-from tests.reconciler.node_samples import SCHEMES, given, on_node
+from tests.reconciler.node_samples import SCHEMES, on_node, statement
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,
@@ -83,23 +83,23 @@ def crowd(style="volcano", number=6, **options):
 @pytest.mark.parametrize(
     "look", [lambda style, *pods: with_ledgers(snapshot(node("gpu-1", style), *pods)), on_node]
 )
-def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(style, look):
-    found = find(double_booked, look(*([style] if look is not on_node else []), *crowd(style)))
-    (finding,) = [each for each in found if each.cause is Cause.OVERCOMMITTED]
+def test_an_overcommitted_device_is_reported_with_all_its_holders(style, look):
+    findings = find(double_booked, look(*([style] if look is not on_node else []), *crowd(style)))
+    (finding,) = [each for each in findings if each.cause is Cause.OVERCOMMITTED]
     assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
     assert finding.object_ref.kind is ObjectKind.POD
-    told = text(finding)
-    assert "48.0 GiB of 40.0 GiB memory" in told
-    assert "40.0 GiB" in told
+    evidence = text(finding)
+    assert "48.0 GiB of 40.0 GiB memory" in evidence
+    assert "40.0 GiB" in evidence
     for at in range(6):
-        assert f"ml/train-{at}/main holds 8.0 GiB" in told
+        assert f"ml/train-{at}/main holds 8.0 GiB" in evidence
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_full_device_is_healthy(style):
     pods = crowd(style, 5)
-    said = [given(each, style, cores=200 if style == "gaia" else None) for each in pods]
-    for seen in (with_ledgers(snapshot(*pods)), on_node(*pods, said=said)):
+    statements = [statement(each, style, cores=200 if style == "gaia" else None) for each in pods]
+    for seen in (with_ledgers(snapshot(*pods)), on_node(*pods, statements=statements)):
         assert [finding for rule in RULES for finding in find(rule, seen)] == []
 
 
@@ -130,11 +130,11 @@ def test_of_a_gpu_that_two_sharing_systems_allocate_nobody_is_evicted(cores):
     """NVIDIA's plugin and a sharing system: the next pods would meet there again."""
     train = pod("train", owner=owner(name="train"))
     guest = replace(pod("guest", owner=owner(name="guest")), annotations={}, labels={})
-    nvidias = given(guest, memory=None, cores=cores, scheme=Scheme.named("nvidia"))
-    seen = on_node(train, guest, said=[given(train), nvidias])
-    found = find(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert "several sharing systems allocate it: nvidia, volcano" in "\n".join(map(text, found))
-    assert {(each.action, each.object_ref.name) for each in found} == {(None, HERE)}
+    nvidias = statement(guest, memory=None, cores=cores, scheme=Scheme.named("nvidia"))
+    seen = on_node(train, guest, statements=[statement(train), nvidias])
+    findings = find(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
+    assert "several sharing systems allocate it: nvidia, volcano" in "\n".join(map(text, findings))
+    assert {(each.action, each.object_ref.name) for each in findings} == {(None, HERE)}
 
 
 def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
@@ -152,7 +152,7 @@ def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
 def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
     policy = applied(Rule.DOUBLE_BOOKED)
     pods = crowd()
-    seen = on_node(*pods, said=[given(each) for each in pods])
+    seen = on_node(*pods, statements=[statement(each) for each in pods])
     _, memory = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
     plan, _ = make_plan(replace(seen, now=NOW + HOUR), policy, memory, CODECS_IN_USE)
     assert len(plan.actions) == 1
@@ -168,9 +168,9 @@ def test_nobody_is_evicted_from_a_node_that_is_not_ready_on_the_api_servers_word
 
 def test_two_crowded_devices_have_a_victim_each():
     pods = [*crowd(), *(replace(pod(f"more-{at}", gpu=1)) for at in range(6))]
-    found = find(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
-    assert len(found) == 2
-    assert len({finding.object_ref.uid for finding in found}) == 2
+    findings = find(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
+    assert len(findings) == 2
+    assert len({finding.object_ref.uid for finding in findings}) == 2
 
 
 def test_a_pod_that_has_ended_crowds_nobody():
@@ -179,20 +179,22 @@ def test_a_pod_that_has_ended_crowds_nobody():
     assert find(double_booked, on_node(*pods)) == []
 
 
-def test_the_same_slice_in_two_hands_is_told_with_both():
+def test_a_slice_with_two_holders_is_reported_with_both():
     pods = [pod("one"), pod("two", gpu=1)]
     slices = (("volcano.sh/vgpu-number", (f"{HERE}-0",)),)
-    said = [given(each, gpu=gpu, slices=slices) for gpu, each in enumerate(pods)]
-    finding = only(double_booked, on_node(*pods, said=said), applied(Rule.DOUBLE_BOOKED))
+    statements = [statement(each, gpu=gpu, slices=slices) for gpu, each in enumerate(pods)]
+    finding = only(
+        double_booked, on_node(*pods, statements=statements), applied(Rule.DOUBLE_BOOKED)
+    )
     assert finding.cause is Cause.SAME_SLICE
     assert finding.object_ref.uid in {each.ref.uid for each in pods}
-    told = text(finding)
-    assert f"{HERE}-0" in told
-    assert "ml/one/main holds" in told
-    assert "ml/two/main holds" in told
+    evidence = text(finding)
+    assert f"{HERE}-0" in evidence
+    assert "ml/one/main holds" in evidence
+    assert "ml/two/main holds" in evidence
 
 
-def test_a_holder_that_the_snapshot_does_not_know_is_told_of_the_device_and_never_evicted():
+def test_a_holder_that_the_snapshot_does_not_know_is_reported_with_the_device_and_never_evicted():
     seen = on_node(*crowd())
     finding = only(double_booked, replace(seen, pods=()), applied(Rule.DOUBLE_BOOKED))
     assert finding.action is None
@@ -202,8 +204,8 @@ def test_a_holder_that_the_snapshot_does_not_know_is_told_of_the_device_and_neve
 
 def test_a_node_that_registers_more_than_its_gpu_has_means_it():
     scaled = [replace(device, memory_bytes=2 * GPU) for device in gpus("gpu-1")]
-    told = CODECS["volcano"].register(tuple(scaled))
-    big = node("gpu-1", "volcano", annotations=told)
+    registered = CODECS["volcano"].register(tuple(scaled))
+    big = node("gpu-1", "volcano", annotations=registered)
     assert find(double_booked, with_ledgers(snapshot(big, *crowd()))) == []
 
 
@@ -237,18 +239,18 @@ def test_without_the_nodes_own_register_too_much_may_be_meant():
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_who_runs_without_the_kubelets_grant_is_told_by_the_node(style):
+def test_a_pod_that_runs_without_the_kubelets_grant_is_reported_by_the_node(style):
     train = pod(style=style, claim=None, phase="Running")
     seen = on_node(train)
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
     assert finding.cause is Cause.NO_GRANT
     assert finding.action == Evict(train.ref, train.resource_version)
     assert only(running_without_device, seen).action is None
-    assert find(running_without_device, on_node(train, said=[given(train, style)])) == []
+    assert find(running_without_device, on_node(train, statements=[statement(train, style)])) == []
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_who_runs_without_a_claim_is_told_by_the_cluster(style):
+def test_a_pod_that_runs_without_a_claim_is_reported_by_the_cluster(style):
     train = pod(style=style, claim=None, phase="Running")
     seen = with_ledgers(snapshot(train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
@@ -279,7 +281,7 @@ def test_on_a_node_that_is_not_known_a_silent_grant_cannot_be_excluded():
     assert find(running_without_device, replace(seen, nodes=())) == []
 
 
-def test_what_a_node_that_is_not_ready_says_is_no_reason_to_evict():
+def test_a_report_of_a_node_that_is_not_ready_is_no_reason_to_evict():
     train = pod(claim=None, phase="Running")
     seen = with_ledgers(snapshot(node(ready=False), train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
@@ -305,9 +307,9 @@ def test_two_containers_without_a_device_are_one_finding():
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_the_holder_of_a_device_that_no_longer_answers_is_told(style):
+def test_the_holder_of_a_device_that_no_longer_answers_is_reported(style):
     train = pod(style=style)
-    seen = on_node(train, said=[given(train, style)], known={"lost": frozenset({HERE})})
+    seen = on_node(train, statements=[statement(train, style)], known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
     assert finding.cause is Cause.DEVICE_MISSING
     assert finding.object_ref.uid == train.ref.uid
@@ -316,11 +318,11 @@ def test_the_holder_of_a_device_that_no_longer_answers_is_told(style):
     assert f"kubelet-checkpoint of {train.ref.uid}" in text(finding)
 
 
-def test_the_holder_of_an_unhealthy_device_is_told_from_afar_too():
+def test_the_holder_of_an_unhealthy_device_is_reported_by_the_cluster_too():
     sick = tuple(replace(device, healthy=bool(device.index)) for device in gpus("gpu-1"))
-    told = CODECS["volcano"].register(sick)
+    registered = CODECS["volcano"].register(sick)
     near, far = pod("near"), pod("far", gpu=1)
-    seen = with_ledgers(snapshot(node("gpu-1", "volcano", annotations=told), near, far))
+    seen = with_ledgers(snapshot(node("gpu-1", "volcano", annotations=registered), near, far))
     finding = only(lost_device, seen)
     assert (finding.cause, finding.object_ref.uid) == (Cause.DEVICE_UNHEALTHY, near.ref.uid)
     assert find(lost_device, on_node(near, far, devices=sick)) != []
@@ -336,30 +338,30 @@ def test_a_pod_on_two_lost_devices_is_one_finding():
 # ---------------------------------------------------------------- processes of nobody
 
 
-def test_a_process_in_no_container_is_told_of_the_device():
-    alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
-    said = replace(alone, alive=False, where="pid 4711")
-    finding = only(unowned_process, on_node(said=[said]), applied(Rule.UNOWNED_PROCESS))
+def test_a_process_in_no_container_is_reported_with_the_device():
+    alone = replace(statement(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
+    process = replace(alone, alive=False, where="pid 4711")
+    finding = only(unowned_process, on_node(statements=[process]), applied(Rule.UNOWNED_PROCESS))
     assert (finding.object_ref.kind, finding.object_ref.name) == (ObjectKind.DEVICE, HERE)
     assert (finding.object_ref.node, finding.action) == ("gpu-1", None)
     assert "pid 4711" in text(finding)
 
 
 def test_two_processes_on_one_device_are_one_finding_and_on_two_nodes_two():
-    alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
-    said = [replace(alone, where=f"pid {pid}") for pid in (1, 2)]
-    seen = on_node(said=said)
+    alone = replace(statement(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
+    statements = [replace(alone, where=f"pid {pid}") for pid in (1, 2)]
+    seen = on_node(statements=statements)
     finding = only(unowned_process, seen)
     assert "pid 1" in text(finding)
     assert "pid 2" in text(finding)
     both = {name: replace(seen.ledgers["gpu-1"], node=name) for name in ("gpu-1", "gpu-2")}
-    found = find(unowned_process, replace(seen, ledgers=both))
-    assert len({each.object_ref.key for each in found}) == len(found) == 2
+    findings = find(unowned_process, replace(seen, ledgers=both))
+    assert len({each.object_ref.key for each in findings}) == len(findings) == 2
 
 
-def test_a_container_on_a_device_that_it_was_not_given_is_told_and_its_pod_may_go():
+def test_a_container_on_a_device_not_allocated_to_it_is_reported_and_its_pod_may_be_evicted():
     train = pod(claim=None, phase="Running")
-    seen = on_node(train, said=[given(train, source=Source.PROCESS, where="pid 12")])
+    seen = on_node(train, statements=[statement(train, source=Source.PROCESS, where="pid 12")])
     finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
     assert finding.cause is Cause.PROCESS_WITHOUT_ALLOCATION
     assert finding.action == Evict(train.ref, train.resource_version)
@@ -372,17 +374,17 @@ def of_resource_claim(holder, gpu=0):
     """The kubelet's state: a ResourceClaim has the whole GPU."""
     device = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", "gpu-1", f"gpu-{gpu}")
     return replace(
-        given(holder, gpu=gpu, memory=None, source=Source.DRA_STATE),
+        statement(holder, gpu=gpu, memory=None, source=Source.DRA_STATE),
         scheme=Scheme.DRA,
         resource_claim_devices=(device,),
     )
 
 
-def test_those_to_whom_the_device_was_given_stand_beside_the_process_that_is_on_it():
+def test_the_pods_with_the_device_are_listed_beside_the_process_that_uses_it():
     """A ResourceClaim has the whole GPU: its own containers cannot use more, others can."""
     victim, intruder = pod("victim", claim=None), pod("intruder", claim=None, phase="Running")
-    runs = [given(each, source=Source.PROCESS, where="pid 12") for each in (victim, intruder)]
-    seen = on_node(victim, intruder, said=[of_resource_claim(victim), *runs])
+    runs = [statement(each, source=Source.PROCESS, where="pid 12") for each in (victim, intruder)]
+    seen = on_node(victim, intruder, statements=[of_resource_claim(victim), *runs])
     finding = only(unowned_process, seen)
     assert finding.cause is Cause.PROCESS_WITHOUT_ALLOCATION
     assert finding.object_ref.name == "intruder"
@@ -391,23 +393,25 @@ def test_those_to_whom_the_device_was_given_stand_beside_the_process_that_is_on_
     assert "intruder/main holds" not in text(finding)
 
 
-def test_a_container_of_a_resource_claim_on_another_gpu_is_told_and_stays():
+def test_a_container_of_a_resource_claim_on_another_gpu_is_reported_and_stays():
     victim, intruder = pod("victim", claim=None), pod("intruder", claim=None)
-    runs = given(intruder, gpu=1, memory=None, source=Source.PROCESS, where="pid 12")
-    said = [of_resource_claim(victim, gpu=1), of_resource_claim(intruder), runs]
+    runs = statement(intruder, gpu=1, memory=None, source=Source.PROCESS, where="pid 12")
+    statements = [of_resource_claim(victim, gpu=1), of_resource_claim(intruder), runs]
     finding = only(
-        unowned_process, on_node(victim, intruder, said=said), applied(Rule.UNOWNED_PROCESS)
+        unowned_process,
+        on_node(victim, intruder, statements=statements),
+        applied(Rule.UNOWNED_PROCESS),
     )
     assert (finding.object_ref.name, finding.action) == ("intruder", None)
     assert "victim/main holds" in text(finding)
-    unknown = only(unowned_process, on_node(said=said), applied(Rule.UNOWNED_PROCESS))
+    unknown = only(unowned_process, on_node(statements=statements), applied(Rule.UNOWNED_PROCESS))
     assert (unknown.object_ref.name, unknown.action) == ("intruder", None)
 
 
-def test_without_the_kubelets_word_nobody_was_given_nothing():
+def test_without_the_kubelets_checkpoint_no_process_counts_as_unowned():
     train = pod(claim=None, phase="Running")
     read = {"read": frozenset({Source.PROCESS, Source.ANNOTATIONS})}
-    seen = on_node(train, said=[given(train, source=Source.PROCESS)], known=read)
+    seen = on_node(train, statements=[statement(train, source=Source.PROCESS)], known=read)
     assert find(unowned_process, seen) == []
 
 
@@ -416,7 +420,7 @@ def test_without_the_kubelets_word_nobody_was_given_nothing():
 
 def test_a_static_pod_is_known_by_the_uid_that_its_kubelet_has():
     static = pod(claim=None, phase="Running", annotations={MIRROR: "hash-of-its-file"})
-    seen = on_node(static, said=[given(static, source=Source.PROCESS)])
+    seen = on_node(static, statements=[statement(static, source=Source.PROCESS)])
     finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
     assert finding.object_ref.uid == static.ref.uid
     plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), ReconcilerState(), CODECS_IN_USE)
@@ -441,12 +445,12 @@ def test_every_cause_of_the_table_belongs_to_a_rule_that_looks():
     assert ConflictKind.GPU_DIFFERS not in CAUSES
 
 
-# ---------------------------------------------------------------- whatever is said
+# ---------------------------------------------------------------- any statements
 
 
 def any_look(random):
-    """A node on which anything may be said of pods of all styles."""
-    pods, said = [], []
+    """A node with any statements about pods of all styles."""
+    pods, statements = [], []
     for number in range(random.randint(0, 7)):
         style = random.choice(sorted(SCHEMES))
         claim = random.choice([None, Phase.ASSUMED, Phase.ASSIGNED])
@@ -458,28 +462,30 @@ def any_look(random):
         for source in random.sample([*Source], random.randint(0, 3)):
             slices = (("r/gpu", (random.choice("abc"),)),) if random.random() < 0.5 else ()
             gpu, memory = random.choice([None, 0, 1]), random.choice([GIB, 30 * GIB, None])
-            said.append(given(one, style, gpu=gpu, source=source, memory=memory, slices=slices))
+            statements.append(
+                statement(one, style, gpu=gpu, source=source, memory=memory, slices=slices)
+            )
     unhealthy = random.random() < 0.3
     devices = tuple(replace(gpu, healthy=not unhealthy) for gpu in gpus("gpu-1"))
     lost = frozenset(random.sample([HERE, THERE], random.randint(0, 1)))
-    return pods, said, {"devices": devices, "known": {"lost": lost}}
+    return pods, statements, {"devices": devices, "known": {"lost": lost}}
 
 
 @pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
-def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_evidence(random):
-    pods, said, known = any_look(random)
-    first = on_node(*pods, said=said, **known)
+def test_findings_are_in_any_order_the_same_each_object_once_and_always_with_evidence(random):
+    pods, statements, known = any_look(random)
+    first = on_node(*pods, statements=statements, **known)
     random.shuffle(pods)
-    random.shuffle(said)
-    second = on_node(*pods, said=said, **known)
+    random.shuffle(statements)
+    second = on_node(*pods, statements=statements, **known)
     for rule in RULES:
         for policy in (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY))):
-            found = find(rule, first, policy)
-            assert found == find(rule, second, policy)
-            keys = [(finding.cause, finding.object_ref.key) for finding in found]
+            findings = find(rule, first, policy)
+            assert findings == find(rule, second, policy)
+            keys = [(finding.cause, finding.object_ref.key) for finding in findings]
             assert len(set(keys)) == len(keys)
-            for finding in found:
+            for finding in findings:
                 assert all(finding.evidence)
                 assert finding.evidence
                 assert finding.action is None or policy.modes

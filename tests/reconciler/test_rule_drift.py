@@ -14,7 +14,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.drift import gpu_drift, recover
-from tests.reconciler.node_samples import SCHEMES, given, ledger, on_node
+from tests.reconciler.node_samples import SCHEMES, ledger, on_node, statement
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,
@@ -54,8 +54,10 @@ def only(rule, seen):
 
 
 def edited(one, action):
-    told = one.annotations | {k: text for k, text in action.after.items() if text is not None}
-    return replace(one, annotations=told)
+    annotations = one.annotations | {
+        k: text for k, text in action.after.items() if text is not None
+    }
+    return replace(one, annotations=annotations)
 
 
 def says(one, style):
@@ -70,7 +72,7 @@ def says(one, style):
 
 
 def kubelet_gave(to, style, gpu=1, **changes):
-    return given(to, style, gpu=gpu, cores=CORES[style], **changes)
+    return statement(to, style, gpu=gpu, cores=CORES[style], **changes)
 
 
 # ---------------------------------------------------------------- card_drift
@@ -80,7 +82,7 @@ def kubelet_gave(to, style, gpu=1, **changes):
 @pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.OWN_CHECKPOINT])
 def test_annotations_are_made_to_name_the_gpu_that_the_container_has(style, source):
     train = pod(style=style)
-    seen = on_node(train, said=[kubelet_gave(train, style, source=source)])
+    seen = on_node(train, statements=[kubelet_gave(train, style, source=source)])
     finding = only(gpu_drift, seen)
     assert (finding.rule, finding.cause) == (Rule.GPU_DRIFT, Cause.GPU_DIFFERS)
     assert (finding.effect, finding.skip_reason) == (Effect.REPAIR, None)
@@ -104,7 +106,7 @@ KEY = {
 @pytest.mark.parametrize("style", REPAIRED)
 def test_only_the_annotation_with_the_gpu_changes_and_the_before_image_is_exact(style):
     train = pod(style=style, annotations={"tencent.com/predicate-time": "1789996400000000007"})
-    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, style)])).action
+    action = only(gpu_drift, on_node(train, statements=[kubelet_gave(train, style)])).action
     key, text = KEY[style]
     assert action.after == {key: text}
     assert action.before == {key: train.annotations[key]}
@@ -116,7 +118,7 @@ def test_a_time_that_no_float_can_hold_is_not_rounded():
     train = pod(
         style="gpushare", annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1789996400000000007"}
     )
-    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    action = only(gpu_drift, on_node(train, statements=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
 
 
@@ -125,7 +127,7 @@ def test_both_forms_of_gpushare_are_kept_in_step():
         style="gpushare",
         annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":8}}'},
     )
-    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    action = only(gpu_drift, on_node(train, statements=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "scheduler.framework.gpushare.allocation": '{"0":{"1":8}}',
@@ -133,19 +135,19 @@ def test_both_forms_of_gpushare_are_kept_in_step():
 
 
 def test_of_ack_alone_only_the_allocation_is_written():
-    told = {
+    annotations = {
         "scheduler.framework.gpushare.allocation": '{"0":{"0":8}}',
         "scheduler.framework.gpushare.assigned": "true",
     }
-    train = replace(pod(style="gpushare", claim=None, phase="Running"), annotations=told)
-    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    train = replace(pod(style="gpushare", claim=None, phase="Running"), annotations=annotations)
+    action = only(gpu_drift, on_node(train, statements=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {"scheduler.framework.gpushare.allocation": '{"0":{"1":8}}'}
 
 
 @pytest.mark.parametrize("style", REPAIRED)
 def test_a_pod_whose_annotations_are_right_is_not_found(style):
     train = pod(style=style)
-    seen = on_node(train, said=[kubelet_gave(train, style, gpu=0)])
+    seen = on_node(train, statements=[kubelet_gave(train, style, gpu=0)])
     assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
@@ -159,32 +161,32 @@ def with_minors(minors):
 def test_gpu_managers_number_is_the_minor_and_not_the_index():
     swapped = with_minors((1, 0))
     healthy = pod(style="gaia")  # of /dev/nvidia0, which is the second GPU to the driver
-    seen = on_node(healthy, said=[kubelet_gave(healthy, "gaia")], devices=swapped)
+    seen = on_node(healthy, statements=[kubelet_gave(healthy, "gaia")], devices=swapped)
     assert find(gpu_drift, seen) == find(recover, seen) == []
-    seen = on_node(healthy, said=[kubelet_gave(healthy, "gaia", gpu=0)], devices=swapped)
+    seen = on_node(healthy, statements=[kubelet_gave(healthy, "gaia", gpu=0)], devices=swapped)
     assert only(gpu_drift, seen).action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
 
 
 def test_gpushares_number_is_the_index_whatever_the_minors_are():
     train = pod(style="gpushare")
     swapped = with_minors((1, 0))
-    seen = on_node(train, said=[kubelet_gave(train, "gpushare", gpu=0)], devices=swapped)
+    seen = on_node(train, statements=[kubelet_gave(train, "gpushare", gpu=0)], devices=swapped)
     assert find(gpu_drift, seen) == []
-    seen = on_node(train, said=[kubelet_gave(train, "gpushare")], devices=swapped)
+    seen = on_node(train, statements=[kubelet_gave(train, "gpushare")], devices=swapped)
     assert only(gpu_drift, seen).action.after == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
 
 
 @pytest.mark.parametrize("minors", [(None, None), (None, 1), (1, None)])
 def test_nothing_is_written_for_gpu_manager_while_the_minor_is_not_known(minors):
     train = pod(style="gaia")
-    seen = on_node(train, said=[kubelet_gave(train, "gaia")], devices=with_minors(minors))
+    seen = on_node(train, statements=[kubelet_gave(train, "gaia")], devices=with_minors(minors))
     assert find(gpu_drift, seen) == []
 
 
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_a_file_that_its_tenant_can_write_moves_nobody(source):
     train = pod()
-    seen = on_node(train, said=[given(train, gpu=1, source=source)])
+    seen = on_node(train, statements=[statement(train, gpu=1, source=source)])
     kinds = {conflict.kind for conflict in seen.ledgers["gpu-1"].conflicts}
     assert kinds & {ConflictKind.GPU_DIFFERS, ConflictKind.FILE_DIFFERS}
     assert find(gpu_drift, seen) == []
@@ -194,45 +196,47 @@ def test_a_kubelet_that_does_not_name_a_gpu_moves_nobody():
     train = pod()
     seen = on_node(
         train,
-        said=[given(train, gpu=None), given(train, gpu=1, source=Source.SHIM)],
+        statements=[statement(train, gpu=None), statement(train, gpu=1, source=Source.SHIM)],
     )
     assert find(gpu_drift, seen) == []
 
 
 def test_a_container_that_does_not_run_yet_is_left_to_its_plugin():
     train = replace(pod(phase="Pending"), statuses=(Status("main", ContainerState.WAITING),))
-    assert find(gpu_drift, on_node(train, said=[given(train, gpu=1)])) == []
+    assert find(gpu_drift, on_node(train, statements=[statement(train, gpu=1)])) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-def test_no_repair_books_more_of_a_gpu_than_there_is(style):
+def test_no_repair_allocates_more_of_a_gpu_than_there_is(style):
     train = pod(style=style)
     others = [
         pod(f"other-{number}", style, gpu=1, owner=owner(name=f"other-{number}"))
         for number in range(5)
     ]
-    said = [kubelet_gave(train, style)]
-    said += [kubelet_gave(other, style) for other in others]
-    finding = only(gpu_drift, on_node(train, *others, said=said))
+    statements = [kubelet_gave(train, style)]
+    statements += [kubelet_gave(other, style) for other in others]
+    finding = only(gpu_drift, on_node(train, *others, statements=statements))
     assert finding.skip_reason is SkipReason.WOULD_OVERBOOK
     assert finding.action is not None
     assert any("48.0 GiB of 40.0 GiB memory" in line for line in finding.evidence)
-    fits = only(gpu_drift, on_node(train, *others[1:], said=said))
+    fits = only(gpu_drift, on_node(train, *others[1:], statements=statements))
     assert fits.skip_reason is None
 
 
 def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together():
     moved = [pod(f"train-{number}") for number in range(2)]
     others = [pod(f"other-{number}", gpu=1) for number in range(4)]
-    said = [given(each, gpu=1) for each in (*moved, *others)]
-    found = find(gpu_drift, on_node(*moved, *others, said=said))
-    assert [finding.skip_reason for finding in found] == [None, SkipReason.WOULD_OVERBOOK]
+    statements = [statement(each, gpu=1) for each in (*moved, *others)]
+    findings = find(gpu_drift, on_node(*moved, *others, statements=statements))
+    assert [finding.skip_reason for finding in findings] == [None, SkipReason.WOULD_OVERBOOK]
 
 
 def test_a_repair_and_a_recovery_share_the_room():
     moved, late = pod("a-moved"), pod("b-late", claim=None, phase="Running")
     others = [pod(f"other-{number}", gpu=1) for number in range(4)]
-    seen = on_node(moved, late, *others, said=[given(moved, gpu=1), given(late, gpu=1)])
+    seen = on_node(
+        moved, late, *others, statements=[statement(moved, gpu=1), statement(late, gpu=1)]
+    )
     assert only(gpu_drift, seen).skip_reason is None
     assert only(recover, seen).skip_reason is SkipReason.WOULD_OVERBOOK
 
@@ -240,39 +244,39 @@ def test_a_repair_and_a_recovery_share_the_room():
 def test_what_kubeshare_has_of_a_gpu_counts_though_its_share_pods_are_not_seen():
     train = pod(gpu=1)
     sharers = [real_pod(share_pod(f"jupyter-{number}")) for number in range(5)]
-    said = [given(train, gpu=0)]
-    full = only(gpu_drift, on_node(train, *sharers, said=said))
+    statements = [statement(train, gpu=0)]
+    full = only(gpu_drift, on_node(train, *sharers, statements=statements))
     assert full.skip_reason is SkipReason.WOULD_OVERBOOK
-    assert only(gpu_drift, on_node(train, *sharers[1:], said=said)).skip_reason is None
+    assert only(gpu_drift, on_node(train, *sharers[1:], statements=statements)).skip_reason is None
 
 
 def test_crossed_pods_on_full_gpus_are_shown_but_neither_goes_first():
     left, right = pod("left", gpu=0), pod("right", gpu=1)
     fill = [pod(f"fill-{c}-{n}", gpu=c) for c in (0, 1) for n in range(4)]
-    said = [given(left, gpu=1), given(right, gpu=0)]
-    found = find(gpu_drift, on_node(left, right, *fill, said=said))
-    assert [finding.skip_reason for finding in found] == [SkipReason.WOULD_OVERBOOK] * 2
+    statements = [statement(left, gpu=1), statement(right, gpu=0)]
+    findings = find(gpu_drift, on_node(left, right, *fill, statements=statements))
+    assert [finding.skip_reason for finding in findings] == [SkipReason.WOULD_OVERBOOK] * 2
 
 
 def test_pods_that_have_ended_take_no_room():
     train = pod()
     others = [pod(f"other-{number}", gpu=1) for number in range(5)]
     others[0] = ended(others[0])
-    finding = only(gpu_drift, on_node(train, *others, said=[given(train, gpu=1)]))
+    finding = only(gpu_drift, on_node(train, *others, statements=[statement(train, gpu=1)]))
     assert finding.skip_reason is None
 
 
-def test_where_nobody_can_tell_which_share_is_where_it_is_only_reported():
+def test_where_the_gpu_of_each_share_is_unknown_the_drift_is_only_reported():
     train = pod()
-    said = [given(train, gpu=1, shares=(Share(HERE, SHARE), Share(THERE, SHARE)))]
-    finding = only(gpu_drift, on_node(train, said=said))
+    statements = [statement(train, gpu=1, shares=(Share(HERE, SHARE), Share(THERE, SHARE)))]
+    finding = only(gpu_drift, on_node(train, statements=statements))
     assert finding.action is None
 
 
 def test_a_claim_of_more_shares_than_there_are_is_only_reported():
     two = {"volcano.sh/vgpu-ids-new": f"{HERE},NVIDIA,8192,0:" * 2}
     train = pod(annotations=two)
-    finding = only(gpu_drift, on_node(train, said=[given(train, gpu=1)]))
+    finding = only(gpu_drift, on_node(train, statements=[statement(train, gpu=1)]))
     assert finding.action is None
 
 
@@ -316,11 +320,11 @@ def two_containers(style="volcano", **options):
 @pytest.mark.parametrize("style", ["volcano", "hami", "gaia"])
 def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
     train = two_containers(style)
-    said = [
+    statements = [
         kubelet_gave(train, style, gpu=1, container="one"),
         kubelet_gave(train, style, gpu=0, container="two"),
     ]
-    finding = only(gpu_drift, on_node(train, said=said))
+    finding = only(gpu_drift, on_node(train, statements=statements))
     assert finding.skip_reason is None
     assert says(edited(train, finding.action), style) == [
         ("one", THERE, Phase.ASSIGNED),
@@ -331,8 +335,8 @@ def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
 def test_a_virtual_gpu_of_kubeshare_cannot_move():
     asked = share_pod()
     real = real_pod(asked)
-    said = [given(real, "kubeshare", gpu=1, source=Source.PROCESS)]
-    finding = only(gpu_drift, on_node(real, asked, said=said))
+    statements = [statement(real, "kubeshare", gpu=1, source=Source.PROCESS)]
+    finding = only(gpu_drift, on_node(real, asked, statements=statements))
     assert finding.action is None
     assert finding.object_ref.uid == real.ref.uid
 
@@ -340,36 +344,38 @@ def test_a_virtual_gpu_of_kubeshare_cannot_move():
 def test_a_part_of_a_gpu_in_mig_mode_is_only_reported():
     name = f"{HERE}[0-1]"
     train = pod()
-    told = {"volcano.sh/vgpu-ids-new": f"{name},NVIDIA,8192,0:"}
-    train = replace(train, annotations=train.annotations | told)
-    assert only(gpu_drift, on_node(train, said=[given(train, gpu=1)])).action is None
+    annotations = {"volcano.sh/vgpu-ids-new": f"{name},NVIDIA,8192,0:"}
+    train = replace(train, annotations=train.annotations | annotations)
+    assert only(gpu_drift, on_node(train, statements=[statement(train, gpu=1)])).action is None
 
 
-def test_a_pod_that_the_snapshot_does_not_know_is_left_alone():
+def test_a_pod_that_the_snapshot_does_not_know_is_skipped():
     train = pod()
-    seen = on_node(train, said=[given(train, gpu=1)])
+    seen = on_node(train, statements=[statement(train, gpu=1)])
     assert find(gpu_drift, replace(seen, pods=())) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
 def test_after_the_repair_nothing_is_found_any_more(style):
     train = pod(style=style)
-    said = [kubelet_gave(train, style)]
-    repaired = edited(train, only(gpu_drift, on_node(train, said=said)).action)
-    seen = on_node(repaired, said=said)
+    statements = [kubelet_gave(train, style)]
+    repaired = edited(train, only(gpu_drift, on_node(train, statements=statements)).action)
+    seen = on_node(repaired, statements=statements)
     assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
-def test_the_plan_repairs_after_the_grace_and_leaves_alone_who_opted_out():
+def test_the_plan_repairs_after_the_grace_and_skips_pods_that_opted_out():
     train = pod()
-    seen = on_node(train, said=[given(train, gpu=1)])
+    seen = on_node(train, statements=[statement(train, gpu=1)])
     plan, memory = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     later = replace(seen, now=NOW + HOUR)
     plan, _ = make_plan(later, Policy(), memory, CODECS_IN_USE)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.GPU_DRIFT]
     out = replace(train, annotations=train.annotations | {"vgpu.dev/reconcile": "false"})
-    plan, _ = make_plan(on_node(out, said=[given(out, gpu=1)]), Policy(), memory, CODECS_IN_USE)
+    plan, _ = make_plan(
+        on_node(out, statements=[statement(out, gpu=1)]), Policy(), memory, CODECS_IN_USE
+    )
     assert [entry.skip for entry in plan.skipped] == [SkipReason.OPTED_OUT]
 
 
@@ -403,7 +409,7 @@ MARKS = {
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_what_runs_is_marked_as_the_plugin_would_have_on_the_gpu_that_it_has(style, gpu):
     train = forgotten(style)
-    seen = on_node(train, said=[kubelet_gave(train, style, gpu)])
+    seen = on_node(train, statements=[kubelet_gave(train, style, gpu)])
     assert find(gpu_drift, seen) == []
     finding = only(recover, seen)
     assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNASSIGNED)
@@ -417,14 +423,14 @@ def test_what_runs_is_marked_as_the_plugin_would_have_on_the_gpu_that_it_has(sty
     assert finding.action.before == {
         key: train.annotations.get(key) for key in finding.action.after
     }
-    seen = on_node(repaired, said=[kubelet_gave(repaired, style, gpu)])
+    seen = on_node(repaired, statements=[kubelet_gave(repaired, style, gpu)])
     assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
 def test_the_time_of_the_promise_stays_as_it_was(style):
     train = forgotten(style, annotations={"tencent.com/predicate-time": "1789996400000000007"})
-    after = only(recover, on_node(train, said=[kubelet_gave(train, style)])).action.after
+    after = only(recover, on_node(train, statements=[kubelet_gave(train, style)])).action.after
     assert "tencent.com/predicate-time" not in after
     assert not {key for key in after if key.endswith("bind-time")}
 
@@ -435,7 +441,7 @@ def test_without_a_word_of_the_node_the_gpu_is_not_known(style):
     for seen in (
         snapshot(train),
         on_node(train),
-        on_node(train, said=[given(train, style, gpu=1, source=Source.SHIM)]),
+        on_node(train, statements=[statement(train, style, gpu=1, source=Source.SHIM)]),
     ):
         finding = only(recover, seen)
         assert finding.skip_reason is SkipReason.NO_NODE_EVIDENCE
@@ -447,7 +453,7 @@ def test_without_a_word_of_the_node_the_gpu_is_not_known(style):
 def test_a_healthy_pod_needs_no_recovery(style):
     train = pod(style=style)
     assert find(recover, snapshot(train)) == []
-    assert find(recover, on_node(train, said=[kubelet_gave(train, style, 0)])) == []
+    assert find(recover, on_node(train, statements=[kubelet_gave(train, style, 0)])) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
@@ -456,22 +462,22 @@ def test_a_promise_to_a_pod_that_does_not_run_is_not_ours_to_keep(style):
     starts = replace(forgotten(style), statuses=(Status("main", ContainerState.WAITING),))
     for train in (waits, starts):
         assert find(recover, snapshot(train)) == []
-        assert find(recover, on_node(train, said=[kubelet_gave(train, style)])) == []
+        assert find(recover, on_node(train, statements=[kubelet_gave(train, style)])) == []
 
 
-def test_a_pod_of_which_one_container_still_waits_is_left_alone():
+def test_a_pod_with_a_container_that_still_waits_is_skipped():
     train = two_containers("gaia")
-    told = train.annotations | {"tencent.com/gpu-assigned": "false"}
+    annotations = train.annotations | {"tencent.com/gpu-assigned": "false"}
     statuses = (Status("one", ContainerState.RUNNING), Status("two", ContainerState.WAITING))
-    train = replace(train, annotations=told, statuses=statuses)
-    said = [kubelet_gave(train, "gaia", 0, container="one")]
-    assert find(recover, on_node(train, said=said)) == []
+    train = replace(train, annotations=annotations, statuses=statuses)
+    statements = [kubelet_gave(train, "gaia", 0, container="one")]
+    assert find(recover, on_node(train, statements=statements)) == []
 
 
 def test_a_recovery_that_would_overbook_the_gpu_is_not_proposed():
     train = forgotten()
     others = [pod(f"other-{number}", gpu=1) for number in range(5)]
-    finding = only(recover, on_node(train, *others, said=[given(train, gpu=1)]))
+    finding = only(recover, on_node(train, *others, statements=[statement(train, gpu=1)]))
     assert finding.skip_reason is SkipReason.WOULD_OVERBOOK
 
 
@@ -480,16 +486,16 @@ def test_a_recovery_that_would_overbook_the_gpu_is_not_proposed():
 
 @pytest.mark.parametrize("style", REPAIRED)
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_lost_annotations_of_a_running_pod_are_written_anew(style, gpu):
+def test_lost_annotations_of_a_running_pod_are_written_again(style, gpu):
     train = pod(style=style, claim=None, phase="Running")
-    said = [kubelet_gave(train, style, gpu)]
-    finding = only(recover, on_node(train, said=said))
+    statements = [kubelet_gave(train, style, gpu)]
+    finding = only(recover, on_node(train, statements=statements))
     assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNCLAIMED)
     repaired = edited(train, finding.action)
     assert says(repaired, style) == [("main", (HERE, THERE)[gpu], Phase.ASSIGNED)]
     claim = CODECS[style].claim(repaired)
     assert claim.allocations[0].shares[0].memory_bytes == SHARE
-    seen = on_node(repaired, said=said)
+    seen = on_node(repaired, statements=statements)
     assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
@@ -498,13 +504,13 @@ def test_gpu_managers_own_repair_of_running_pods_is_done_too():
         pod(style="gaia"),
         annotations={"tencent.com/gpu-assigned": "true", "tencent.com/predicate-node": "gpu-1"},
     )
-    finding = only(recover, on_node(train, said=[kubelet_gave(train, "gaia")]))
+    finding = only(recover, on_node(train, statements=[kubelet_gave(train, "gaia")]))
     assert finding.action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
 
 
-def test_annotations_that_cannot_be_read_are_written_anew():
+def test_annotations_that_cannot_be_read_are_written_again():
     train = pod(style="gaia", annotations={"tencent.com/predicate-gpu-idx-0": "x"})
-    finding = only(recover, on_node(train, said=[kubelet_gave(train, "gaia")]))
+    finding = only(recover, on_node(train, statements=[kubelet_gave(train, "gaia")]))
     assert finding.cause is Cause.MALFORMED
     assert finding.action.before == {"tencent.com/predicate-gpu-idx-0": "x"}
     assert finding.action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
@@ -514,26 +520,29 @@ def test_annotations_that_cannot_be_read_are_written_anew():
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_a_tenants_file_alone_recovers_nothing(style, source):
     train = pod(style=style, claim=None, phase="Running")
-    assert find(recover, on_node(train, said=[given(train, style, gpu=1, source=source)])) == []
+    assert (
+        find(recover, on_node(train, statements=[statement(train, style, gpu=1, source=source)]))
+        == []
+    )
 
 
-def test_the_only_gpu_of_gpushares_node_is_given_without_a_word():
+def test_the_only_gpu_of_gpushares_node_needs_no_annotation():
     train = pod(style="gpushare", claim=None, phase="Running")
-    said = [kubelet_gave(train, "gpushare", 0)]
-    assert find(recover, on_node(train, said=said, devices=gpus("gpu-1")[:1])) == []
+    statements = [kubelet_gave(train, "gpushare", 0)]
+    assert find(recover, on_node(train, statements=statements, devices=gpus("gpu-1")[:1])) == []
 
 
 def test_a_whole_gpu_of_nvidias_own_plugin_is_nobodys_loss():
     train = pod(style="hami", claim=None, phase="Running")
     train = replace(train, containers=(Container("main", {"nvidia.com/gpu": 1}),))
-    said = [given(train, "hami", scheme=Scheme.NONE, memory=None, cores=1000)]
-    assert find(recover, on_node(train, said=said)) == []
+    statements = [statement(train, "hami", scheme=Scheme.NONE, memory=None, cores=1000)]
+    assert find(recover, on_node(train, statements=statements)) == []
 
 
 def test_memory_that_the_scheduler_chose_is_taken_from_what_is_enforced():
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 25}
     train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
-    finding = only(recover, on_node(train, said=[given(train, memory=10 * GIB, gpu=1)]))
+    finding = only(recover, on_node(train, statements=[statement(train, memory=10 * GIB, gpu=1)]))
     (allocation,) = CODECS["volcano"].claim(edited(train, finding.action)).allocations
     assert allocation.shares == (Share(THERE, 10 * GIB, 0),)
 
@@ -541,7 +550,7 @@ def test_memory_that_the_scheduler_chose_is_taken_from_what_is_enforced():
 def test_a_container_with_fewer_gpus_than_it_asked_for_is_no_case_for_repair():
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 1024}
     train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
-    assert find(recover, on_node(train, said=[given(train, memory=GIB)])) == []
+    assert find(recover, on_node(train, statements=[statement(train, memory=GIB)])) == []
 
 
 OLD = {"volcano.sh/gpu-memory": SHARE // MIB}
@@ -549,19 +558,19 @@ OLD = {"volcano.sh/gpu-memory": SHARE // MIB}
 
 @pytest.mark.parametrize(("assigned", "rule"), [("true", gpu_drift), ("false", recover)])
 def test_the_older_volcano_plugins_annotations_are_only_read(assigned, rule):
-    told = {
+    annotations = {
         "volcano.sh/gpu-index": "0",
         "volcano.sh/gpu-assigned": assigned,
         "volcano.sh/predicate-time": "1789996400000000000",
     }
     train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
-    train = replace(train, annotations=told)
-    assert only(rule, on_node(train, said=[given(train, gpu=1)])).action is None
+    train = replace(train, annotations=annotations)
+    assert only(rule, on_node(train, statements=[statement(train, gpu=1)])).action is None
 
 
-def test_what_the_older_volcano_plugin_has_lost_is_not_said_in_another_form():
+def test_what_the_older_volcano_plugin_has_lost_is_not_written_in_another_form():
     train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
-    assert find(recover, on_node(train, said=[given(train, gpu=1)])) == []
+    assert find(recover, on_node(train, statements=[statement(train, gpu=1)])) == []
 
 
 # ---------------------------------------------------------------- gpu-manager's recovery
@@ -603,7 +612,7 @@ def test_after_gpu_managers_restart_only_the_living_pod_holds_its_gpu():
         made("exited-uid", "Running", deleted_at=NOW, statuses=ended_container),
     )
     six = tuple(Device(f"GPU-{at}", at, 8 * GIB, minor=at) for at in range(6))
-    said = tuple(
+    statements = tuple(
         Statement(
             Source.OWN_CHECKPOINT,
             PodRef(uid, "", ""),
@@ -615,22 +624,27 @@ def test_after_gpu_managers_restart_only_the_living_pod_holds_its_gpu():
         for uid, allocations in parse_checkpoint(content).items()
         for allocation in allocations
     )
-    books = merge(
+    merged = merge(
         Evidence(
-            "gpu-1", six, statements=said, pods=pods, pods_complete=True, read=frozenset(Source)
+            "gpu-1",
+            six,
+            statements=statements,
+            pods=pods,
+            pods_complete=True,
+            read=frozenset(Source),
         )
     )
-    assert [holding.pod.uid for holding in books.holdings] == ["pending-uid"]
-    assert [entry.free_cores_milli for entry in books.devices] == [0] + [1000] * 5
-    assert [entry.held.slots for entry in books.devices] == [1] + [0] * 5
+    assert [holding.pod.uid for holding in merged.holdings] == ["pending-uid"]
+    assert [entry.free_cores_milli for entry in merged.devices] == [0] + [1000] * 5
+    assert [entry.held.slots for entry in merged.devices] == [1] + [0] * 5
 
 
-# ---------------------------------------------------------------- whatever is said
+# ---------------------------------------------------------------- any statements
 
 
 def any_look(random):
     """A node of pods in all styles, of which sources say anything."""
-    pods, said = [], []
+    pods, statements = [], []
     for number in range(random.randint(1, 6)):
         style = random.choice(REPAIRED)
         claim = random.choice([None, Phase.ASSUMED, Phase.ASSIGNED, Phase.ASSIGNED])
@@ -652,8 +666,8 @@ def any_look(random):
             if source is not Source.ANNOTATIONS:
                 gpu = random.choice([None, 0, 1, 1])
                 memory = random.choice([SHARE, SHARE, 30 * GIB, None])
-                said.append(kubelet_gave(one, style, gpu, source=source, memory=memory))
-    return pods, said
+                statements.append(kubelet_gave(one, style, gpu, source=source, memory=memory))
+    return pods, statements
 
 
 SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in gpus("gpu-1"))
@@ -661,15 +675,15 @@ SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in gpus("gpu-1"
 
 def sums(pods):
     """By GPU, what all annotations together claim."""
-    told = ledger([one for one, _ in pods], devices=SMALL)
-    return {entry.device.name: entry.held for entry in told.devices}
+    merged = ledger([one for one, _ in pods], devices=SMALL)
+    return {entry.device.name: entry.held for entry in merged.devices}
 
 
 @pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
 def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
-    pods, said = any_look(random)
-    seen = on_node(*(one for one, _ in pods), said=said, devices=SMALL)
+    pods, statements = any_look(random)
+    seen = on_node(*(one for one, _ in pods), statements=statements, devices=SMALL)
     found = [*find(gpu_drift, seen), *find(recover, seen)]
     actions = {
         finding.object_ref.uid: finding.action
@@ -694,21 +708,21 @@ def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
 
 @pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
-def test_the_order_of_what_is_said_makes_no_difference(random):
-    pods, said = any_look(random)
+def test_the_order_of_statements_makes_no_difference(random):
+    pods, statements = any_look(random)
     ones = [one for one, _ in pods]
-    first = on_node(*ones, said=said)
-    random.shuffle(said)
+    first = on_node(*ones, statements=statements)
+    random.shuffle(statements)
     random.shuffle(ones)
-    second = on_node(*ones, said=said)
+    second = on_node(*ones, statements=statements)
     for rule in (gpu_drift, recover):
         assert find(rule, first) == find(rule, second)
 
 
 @for_all(st.randoms(use_true_random=False))
-def test_every_repair_says_where_the_container_is_and_is_found_once(random):
-    pods, said = any_look(random)
-    seen = on_node(*(one for one, _ in pods), said=said)
+def test_every_repair_names_the_gpu_of_the_container_and_is_found_once(random):
+    pods, statements = any_look(random)
+    seen = on_node(*(one for one, _ in pods), statements=statements)
     known = {one.ref.uid: (one, style) for one, style in pods}
     for rule in (gpu_drift, recover):
         for finding in find(rule, seen):
@@ -716,8 +730,8 @@ def test_every_repair_says_where_the_container_is_and_is_found_once(random):
                 continue
             one, style = known[finding.object_ref.uid]
             holdings = seen.ledgers["gpu-1"].of_pod(one.ref.uid)
-            told = says(edited(one, finding.action), style)
-            assert sorted(gpu for _, gpu, _ in told) == sorted(
+            shares = says(edited(one, finding.action), style)
+            assert sorted(gpu for _, gpu, _ in shares) == sorted(
                 holding.share.device for holding in holdings
             )
             assert finding.action.before.keys() == finding.action.after.keys()

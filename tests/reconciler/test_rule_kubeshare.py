@@ -1,4 +1,4 @@
-"""Holder pods that nobody needs, and SharePods that their device manager has given up on."""
+"""Holder pods that nobody needs, and SharePods that their device manager has abandoned."""
 
 import itertools
 
@@ -205,8 +205,8 @@ def test_what_does_not_fit_is_refused_rightly(requests):
 def test_a_share_pod_that_has_its_pod_is_not_stuck():
     *served, stuck = sharers(EXACT[0])
     assert find(holder(), *served, stuck, real_pod(stuck)) == []
-    told = replace(stuck, annotations=stuck.annotations | {SHARE_POD: "made"})
-    assert find(holder(), *served, told) == []
+    marked = replace(stuck, annotations=stuck.annotations | {SHARE_POD: "made"})
+    assert find(holder(), *served, marked) == []
 
 
 def test_a_share_pod_whose_virtual_gpu_has_no_holder_is_placed_again():
@@ -280,10 +280,10 @@ def test_the_plan_places_a_stuck_share_pod_again_after_its_grace():
     assert [entry.finding.object_ref.uid for entry in plan.actions] == [stuck.ref.uid]
 
 
-# ---------------------------------------------------------------- made again for ever
+# ---------------------------------------------------------------- recreated for ever
 
 
-def test_a_share_pod_that_completes_and_is_started_again_is_told_with_advice():
+def test_a_share_pod_that_completes_and_is_started_again_is_reported_with_advice():
     done = Status("main", ContainerState.TERMINATED, reason="Completed", restarts=7)
     finding = only(holder(), replace(share_pod(), statuses=(done,)))
     assert (finding.cause, finding.action) == (Cause.COMPLETED_FOR_EVER, None)
@@ -294,7 +294,7 @@ def test_a_share_pod_that_completes_and_is_started_again_is_told_with_advice():
     assert only(holder(), share_pod(), made).cause is Cause.COMPLETED_FOR_EVER
 
 
-def test_one_that_backs_off_after_it_has_completed_is_told_too():
+def test_a_share_pod_that_backs_off_after_completion_is_reported_too():
     backing_off = Status(
         "main", ContainerState.WAITING, reason="CrashLoopBackOff", last_reason="Completed"
     )

@@ -1,4 +1,4 @@
-"""Pods that need no device any more, and would still be given one."""
+"""Pods that need no device any more, and would still be allocated one."""
 
 import pytest
 from hypothesis import given
@@ -48,17 +48,19 @@ def keys(style):
 
 def never_struck(style, **options):
     """Served and running, but the copy of its devices is still there."""
-    said = keys(style)
+    key_set = keys(style)
     served = pod(style=style, **options)
-    told = served.annotations | {said.to_allocate: served.annotations[said.devices]}
-    return replace(served, annotations=told)
+    annotations = served.annotations | {key_set.to_allocate: served.annotations[key_set.devices]}
+    return replace(served, annotations=annotations)
 
 
 def marked(style, **texts):
     """With these annotations by their names in the dialect, None for none."""
     one = never_struck(style)
-    told = one.annotations | {getattr(keys(style), name): text for name, text in texts.items()}
-    kept = {key: text for key, text in told.items() if text is not None}
+    annotations = one.annotations | {
+        getattr(keys(style), name): text for name, text in texts.items()
+    }
+    kept = {key: text for key, text in annotations.items() if text is not None}
     return replace(one, annotations=kept)
 
 
@@ -95,7 +97,7 @@ def test_nor_is_one_that_was_served_and_runs(style):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_is_left_behind_says_that_all_was_handed_out(style):
+def test_after_the_repair_the_claim_is_fully_assigned(style):
     """The plugin's own text: the pod's claim is assigned, and nothing of it is in doubt."""
     sick = never_struck(style)
     edited = replace(sick, annotations=sick.annotations | only(sick).action.after)
@@ -127,7 +129,7 @@ def test_a_living_pod_is_served_when_all_its_containers_run(style):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_pod_that_says_nowhere_else_what_it_has_keeps_it(style):
+def test_a_pod_without_another_record_of_its_devices_keeps_the_claim(style):
     assert not find(marked(style, devices=None))
 
 

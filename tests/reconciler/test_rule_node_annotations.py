@@ -1,4 +1,4 @@
-"""Locks that nobody needs, locks that somebody may need, and nodes given up by mistake."""
+"""Locks that nobody needs, locks that somebody may need, and nodes deregistered by mistake."""
 
 import pytest
 
@@ -226,7 +226,7 @@ def test_a_lock_of_the_future_is_no_lock_of_today():
     assert only(stale_lock, locked("{}", key="hamivgpu", age=-HOUR))
 
 
-def test_every_lock_of_a_node_is_a_subject_of_its_own():
+def test_every_lock_of_a_node_is_an_object_of_its_own():
     here = node(annotations=dict.fromkeys(("hamivgpu", "vgpu4pd", HAMI_LOCK), "x"))
     findings = find(stale_lock, here)
     assert len({finding.object_ref.key for finding in findings}) == len(findings) == 3
@@ -234,8 +234,8 @@ def test_every_lock_of_a_node_is_a_subject_of_its_own():
 
 def test_of_many_that_wait_a_few_are_named():
     waiting = [assumed(f"train-{number}") for number in range(9)]
-    said = only(stale_lock, locked("{}", key="hamivgpu"), *reversed(waiting)).evidence[1]
-    assert said == "9 waiting on gpu-1: ml/train-0, ml/train-1, ml/train-2"
+    evidence = only(stale_lock, locked("{}", key="hamivgpu"), *reversed(waiting)).evidence[1]
+    assert evidence == "9 waiting on gpu-1: ml/train-0, ml/train-1, ml/train-2"
 
 
 def test_a_node_without_a_lock_has_nothing_to_say():
@@ -251,7 +251,7 @@ GIVEN_UP = {
 
 
 @pytest.mark.parametrize(("key", "style"), GIVEN_UP.items())
-def test_a_node_that_was_given_up_though_its_plugin_lives_is_taken_back(key, style):
+def test_a_node_that_was_deregistered_though_its_plugin_lives_is_registered_again(key, style):
     here = node(annotations=handshake(style=style), uid="uid-of-gpu-1")
     finding = only(stale_handshake, here)
     assert (finding.cause, finding.effect) == (Cause.PLUGIN_LIVES, Effect.REPAIR)
@@ -274,16 +274,16 @@ def test_the_older_key_is_known_too():
 @pytest.mark.parametrize(
     "state", [state for state in HandshakeState if state is not HandshakeState.DELETED]
 )
-def test_a_plugin_that_is_spoken_with_is_left_alone(style, state):
+def test_a_plugin_with_a_recent_handshake_is_skipped(style, state):
     assert not find(stale_handshake, node(annotations=handshake(state, style=style)))
 
 
 @pytest.mark.parametrize("style", GIVEN_UP.values())
 def test_where_no_plugin_lives_the_mark_is_right(style):
-    told = handshake(style=style)
-    assert not find(stale_handshake, node(annotations=told, plugin=False))
-    assert not find(stale_handshake, node(annotations=told, ready=False))
-    assert not find(stale_handshake, node("gpu-1", "gaia", annotations=told))
+    annotations = handshake(style=style)
+    assert not find(stale_handshake, node(annotations=annotations, plugin=False))
+    assert not find(stale_handshake, node(annotations=annotations, ready=False))
+    assert not find(stale_handshake, node("gpu-1", "gaia", annotations=annotations))
 
 
 @pytest.mark.parametrize("style", GIVEN_UP.values())

@@ -1,4 +1,4 @@
-"""Who uses more of a device than was given: told with figures, evicted only where asked for."""
+"""Pods that use more of a device than allocated: reported with figures, evicted only on request."""
 
 import pytest
 from hypothesis import given as for_all
@@ -12,7 +12,7 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
 from reconciler.rules.memory_overuse import over_limit
-from tests.reconciler.node_samples import given, on_node
+from tests.reconciler.node_samples import on_node, statement
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,
@@ -43,7 +43,7 @@ GIVERS = (
     Source.CHECKPOINT,
     Source.OWN_CHECKPOINT,
 )
-"""Out of the tenants' reach, and tell sizes."""
+"""Sources out of the tenants' reach that have sizes."""
 
 
 def uses(of, amount=2 * SHARE, *, device=HERE, container="main", pids=(4711,)):
@@ -51,11 +51,11 @@ def uses(of, amount=2 * SHARE, *, device=HERE, container="main", pids=(4711,)):
     return Usage(of.kubelet_uid, container, device, amount, pids)
 
 
-def look(*usage, pods, said=None, **fields):
+def look(*usage, pods, statements=None, **fields):
     """From the node, whose driver shows these; the kubelet gave each pod a share of GPU 0."""
-    running = [given(each, source=Source.PROCESS) for each in pods]
-    told = [given(each) for each in pods] if said is None else said
-    return on_node(*pods, said=[*running, *told], usage=usage, **fields)
+    running = [statement(each, source=Source.PROCESS) for each in pods]
+    allocations = [statement(each) for each in pods] if statements is None else statements
+    return on_node(*pods, statements=[*running, *allocations], usage=usage, **fields)
 
 
 def find(seen, policy=ACTS):
@@ -70,7 +70,7 @@ def only(seen, policy=ACTS):
 # ---------------------------------------------------------------- what is found
 
 
-def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
+def test_a_container_that_uses_more_than_its_limit_is_reported_with_figures():
     train = pod("train")
     finding = only(look(uses(train, 12 * GIB, pids=(4711, 4712)), pods=[train]), Policy())
     assert (finding.rule, finding.cause) == (Rule.OVER_LIMIT, Cause.MORE_THAN_ALLOCATED)
@@ -97,37 +97,37 @@ def test_who_keeps_to_the_limit_or_is_not_seen_is_no_finding():
 @pytest.mark.parametrize("style", ["volcano", "hami", "gpushare", "gaia"])
 def test_every_scheme_is_held_to_its_shares_whether_or_not_it_enforces_them(style):
     train = pod("train", style)
-    seen = look(uses(train), pods=[train], said=[given(train, style)])
+    seen = look(uses(train), pods=[train], statements=[statement(train, style)])
     assert only(seen).object_ref.uid == train.ref.uid
 
 
 def test_several_shares_of_one_device_add_up():
     train = pod("train")
-    twice = replace(given(train), shares=(Share(HERE, SHARE), Share(HERE, SHARE)))
+    twice = replace(statement(train), shares=(Share(HERE, SHARE), Share(HERE, SHARE)))
     for amount, found in ((2 * SHARE, 0), (3 * SHARE, 1)):
-        assert len(find(look(uses(train, amount), pods=[train], said=[twice]))) == found
+        assert len(find(look(uses(train, amount), pods=[train], statements=[twice]))) == found
 
 
 def test_what_is_used_of_another_device_does_not_count_here():
     train = pod("train")
-    both = replace(given(train), shares=(Share(HERE, SHARE), Share(THERE, 4 * SHARE)))
+    both = replace(statement(train), shares=(Share(HERE, SHARE), Share(THERE, 4 * SHARE)))
     usage = uses(train, SHARE), uses(train, 4 * SHARE, device=THERE)
-    assert find(look(*usage, pods=[train], said=[both])) == []
+    assert find(look(*usage, pods=[train], statements=[both])) == []
 
 
 def test_another_containers_share_does_not_count():
     train = pod("train")
-    side = replace(given(train, memory=4 * SHARE), container="side")
-    seen = look(uses(train), pods=[train], said=[given(train), side])
+    side = replace(statement(train, memory=4 * SHARE), container="side")
+    seen = look(uses(train), pods=[train], statements=[statement(train), side])
     assert only(seen).evidence[0].startswith(f"node gpu-1 on {HERE}: main uses")
 
 
-def test_a_mig_instance_is_handed_out_whole():
+def test_a_mig_instance_is_allocated_whole():
     train = pod("train")
     slice_ = Device("MIG-1", None, 20 * GIB, parent=HERE)
-    said = [replace(given(train), shares=(Share("MIG-1", SHARE),))]
+    statements = [replace(statement(train), shares=(Share("MIG-1", SHARE),))]
     usage = uses(train, 2 * SHARE, device="MIG-1")
-    seen = on_node(train, said=said, usage=(usage,), devices=(*gpus("gpu-1"), slice_))
+    seen = on_node(train, statements=statements, usage=(usage,), devices=(*gpus("gpu-1"), slice_))
     (holding,) = seen.ledgers["gpu-1"].of_pod(train.ref.uid)
     assert (holding.share.device, holding.share.memory_bytes) == ("MIG-1", SHARE)
     assert find(seen) == []
@@ -136,13 +136,13 @@ def test_a_mig_instance_is_handed_out_whole():
 @pytest.mark.parametrize("memory", [None, 0])
 def test_who_has_no_limit_cannot_pass_it(memory):
     train = replace(pod("train"), annotations={})
-    assert find(look(uses(train), pods=[train], said=[given(train, memory=memory)])) == []
+    assert find(look(uses(train), pods=[train], statements=[statement(train, memory=memory)])) == []
 
 
 def test_kubeshares_pods_are_sized_by_their_own_annotations_and_not_judged():
     lab = share_pod("lab")
     runs = real_pod(lab)
-    seen = look(uses(runs), uses(runs, container=""), pods=[lab, runs], said=[])
+    seen = look(uses(runs), uses(runs, container=""), pods=[lab, runs], statements=[])
     assert any(holding.share.memory_bytes for holding in seen.ledgers["gpu-1"].holdings)
     assert find(seen) == []
 
@@ -152,7 +152,7 @@ def test_a_static_pod_is_found_under_its_name_at_the_api_server():
     assert only(look(uses(static), pods=[static])).object_ref.uid == static.ref.uid
 
 
-def test_a_pod_that_the_api_server_does_not_know_is_only_told():
+def test_a_pod_that_the_api_server_does_not_know_is_only_reported():
     stray = pod("stray")
     seen = replace(look(uses(stray), pods=[stray]), pods=())
     finding = only(seen)
@@ -169,15 +169,15 @@ def test_what_a_tenant_writes_neither_raises_nor_lowers_the_limit(
     source, lie, claimed, used, found
 ):
     train = replace(pod("train"), annotations={})
-    said = [given(train, source=source), given(train, source=lie, memory=claimed)]
-    assert len(find(look(uses(train, used), pods=[train], said=said))) == found
+    statements = [statement(train, source=source), statement(train, source=lie, memory=claimed)]
+    assert len(find(look(uses(train, used), pods=[train], statements=statements))) == found
 
 
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE, Source.ANNOTATIONS])
-def test_a_size_that_only_a_tenant_tells_is_no_limit(source):
+def test_a_size_that_only_a_tenant_reports_is_no_limit(source):
     train = replace(pod("train"), annotations={})
-    said = [given(train, source=source), given(train, memory=None)]
-    seen = look(uses(train), pods=[train], said=said)
+    statements = [statement(train, source=source), statement(train, memory=None)]
+    seen = look(uses(train), pods=[train], statements=statements)
     (holding,) = seen.ledgers["gpu-1"].of_pod(train.ref.uid)
     assert holding.share.memory_bytes == SHARE
     assert find(seen) == []
@@ -185,15 +185,15 @@ def test_a_size_that_only_a_tenant_tells_is_no_limit(source):
 
 def test_a_region_that_claims_a_gpu_puts_nobody_there():
     train = replace(pod("train"), annotations={})
-    claim = replace(given(train, source=Source.SHIM), shares=(Share(HERE, SHARE),))
-    assert find(on_node(train, said=[claim], usage=(uses(train),))) == []
+    claim = replace(statement(train, source=Source.SHIM), shares=(Share(HERE, SHARE),))
+    assert find(on_node(train, statements=[claim], usage=(uses(train),))) == []
 
 
-def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
-    """With a unit that is told wrongly everybody would be over the limit."""
+def test_where_the_kubelet_and_our_plugin_differ_the_pod_is_reported_and_skipped():
+    """With a wrong unit every pod would be over the limit."""
     train = pod("train")
-    said = [given(train, memory=8 * MIB), given(train, source=Source.OWN_CHECKPOINT)]
-    finding = only(look(uses(train, SHARE), pods=[train], said=said))
+    statements = [statement(train, memory=8 * MIB), statement(train, source=Source.OWN_CHECKPOINT)]
+    finding = only(look(uses(train, SHARE), pods=[train], statements=statements))
     assert finding.skip_reason is SkipReason.SIZES_DIFFER
     text = "\n".join(finding.evidence)
     assert "kubelet-checkpoint: ml/train/main: 8 MiB" in text
@@ -202,33 +202,35 @@ def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
 
 def test_a_tenants_annotation_makes_no_doubt_of_what_they_agree_on():
     train = pod("train")
-    said = [
-        given(train),
-        given(train, source=Source.OWN_CHECKPOINT),
-        given(train, source=Source.ANNOTATIONS, memory=9 * SHARE),
+    statements = [
+        statement(train),
+        statement(train, source=Source.OWN_CHECKPOINT),
+        statement(train, source=Source.ANNOTATIONS, memory=9 * SHARE),
     ]
-    assert only(look(uses(train), pods=[train], said=said)).skip_reason is None
+    assert only(look(uses(train), pods=[train], statements=statements)).skip_reason is None
 
 
 @for_all(
-    told=st.dictionaries(st.sampled_from(PRECEDENCE), st.integers(1, 8), max_size=6),
+    sizes=st.dictionaries(st.sampled_from(PRECEDENCE), st.integers(1, 8), max_size=6),
     used=st.integers(0, 80),
 )
-def test_nobody_is_judged_but_by_the_word_of_the_most_trusted(told, used):
+def test_nobody_is_judged_but_by_the_word_of_the_most_trusted(sizes, used):
     """The sizes are GiB, what is used quarters of one."""
     train = replace(pod("train"), annotations={})
-    said = [given(train, source=source, memory=size * GIB) for source, size in told.items()]
-    found = find(look(uses(train, used * GIB // 4), pods=[train], said=said))
-    limits = [told[source] for source in GIVERS if source in told]
+    statements = [
+        statement(train, source=source, memory=size * GIB) for source, size in sizes.items()
+    ]
+    findings = find(look(uses(train, used * GIB // 4), pods=[train], statements=statements))
+    limits = [sizes[source] for source in GIVERS if source in sizes]
     over = bool(limits) and used * GIB // 4 * 100 > limits[0] * GIB * OVER_LIMIT_PERCENT
-    assert len(found) == over
-    assert all((one.skip_reason is not None) == (len({*limits}) > 1) for one in found)
+    assert len(findings) == over
+    assert all((one.skip_reason is not None) == (len({*limits}) > 1) for one in findings)
 
 
 # ---------------------------------------------------------------- what is done about it
 
 
-def test_it_only_reports_unless_it_is_told_to_act():
+def test_it_only_reports_unless_it_is_configured_to_act():
     assert Rule.OVER_LIMIT in REPORTED
     assert Policy().mode(Rule.OVER_LIMIT) is Mode.PLAN
     train = pod("train")
@@ -264,7 +266,7 @@ def test_a_running_pod_goes_once_it_was_over_its_limit_in_every_look_of_the_grac
     ]
 
 
-def test_who_falls_below_the_limit_in_between_starts_anew():
+def test_a_fall_below_the_limit_in_between_restarts_the_grace():
     train = pod("train")
     over, under = look(uses(train), pods=[train]), look(uses(train, SHARE), pods=[train])
     *_, plan = plans(over, later(under, HOUR), later(over, HOUR + MINUTE))
@@ -275,12 +277,16 @@ def test_who_falls_below_the_limit_in_between_starts_anew():
 def test_each_container_has_a_time_of_its_own():
     """One that is over its limit now does not answer for what the other was before."""
     train = pod("train")
-    side = replace(given(train), container="side")
-    said = [given(train), side, replace(given(train, source=Source.PROCESS), container="side")]
+    side = replace(statement(train), container="side")
+    statements = [
+        statement(train),
+        side,
+        replace(statement(train, source=Source.PROCESS), container="side"),
+    ]
 
     def over(*containers):
         usage = [uses(train, container=container) for container in containers]
-        return look(*usage, pods=[train], said=said)
+        return look(*usage, pods=[train], statements=statements)
 
     *_, plan = plans(over("main"), later(over("side"), HOUR))
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
@@ -311,14 +317,14 @@ def test_what_protects_a_pod_protects_it_from_this_rule_too(fields, skip):
 
 
 @pytest.mark.parametrize("missing", [Coverage.PODS, Coverage.LEDGER, Coverage.USAGE])
-def test_what_was_not_seen_in_full_is_left_alone(missing):
+def test_what_was_not_seen_in_full_is_skipped(missing):
     train = pod("train")
     seen = look(uses(train), pods=[train], complete=frozenset(Coverage) - {missing})
     *_, plan = plans(seen, later(seen, HOUR))
     assert [entry.skip for entry in plan.skipped] == [SkipReason.INCOMPLETE_VIEW]
 
 
-def test_only_a_node_itself_can_tell():
+def test_only_the_view_of_a_node_has_findings():
     (entry,) = (entry for entry in RULES if entry.rule is Rule.OVER_LIMIT)
     assert {scope.value for scope in entry.scopes} == {"node"}
 

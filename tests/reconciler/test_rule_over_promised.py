@@ -40,7 +40,7 @@ def no_room(sick):
 
 
 def crowd(style, number=6, **fields):
-    """So many eighths of GPU 0, each of another owner; five fit. The last one waits."""
+    """Pods with an eighth of GPU 0 each, each of another owner; five fit. The last one waits."""
     holders = [
         pod(f"train-{at}", style, owner=owner(name=f"train-{at}"), **fields)
         for at in range(number - 1)
@@ -64,10 +64,10 @@ def test_the_pod_that_waits_gets_another_try_and_everybody_involved_is_named(sty
     assert finding.object_ref.name == "late"
     assert finding.action == Evict(late.ref, late.resource_version)
     assert (finding.effect, finding.since) == (Effect.RECOVERY, NOW - HOUR)
-    told = "\n".join(finding.evidence)
-    assert finding.cause.explanation in told
+    evidence = "\n".join(finding.evidence)
+    assert finding.cause.explanation in evidence
     for each in pods:
-        assert f"{each.ref.namespace}/{each.ref.name}/main holds" in told
+        assert f"{each.ref.namespace}/{each.ref.name}/main holds" in evidence
 
 
 def with_containers(style, *specs):

@@ -1,4 +1,4 @@
-"""A namespace over its quota: who would have to end, in which order, and who is left alone."""
+"""A namespace over its quota: which pods would have to end, in which order, and which not."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Pods that the kubelet did not admit: found, told why, and what evicting them is good for."""
+"""Pods that the kubelet did not admit: found, the reasons, and the effect of an eviction."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_each_reason_that_is_ours_has_its_cause(reason, cause):
     ],
 )
 @pytest.mark.parametrize("style", STYLES)
-def test_whatever_the_kubelet_says_a_failed_pod_that_never_started_was_refused(
+def test_whatever_the_kubelets_message_is_a_failed_pod_that_never_started_was_refused(
     style, reason, cause
 ):
     finding = only(sick(pod(style=style), reason=reason))
@@ -99,7 +99,7 @@ def test_an_eviction_and_a_deadline_are_their_owners_affair(reason):
 
 
 NOT_STARTED = {
-    "nothing told": (),
+    "nothing": (),
     "waits": (Status("main", ContainerState.WAITING, reason="ContainerCreating"),),
     "not found": (Status("main", ContainerState.TERMINATED, reason="ContainerStatusUnknown"),),
 }
@@ -130,7 +130,7 @@ def test_where_any_container_was_started_another_word_is_no_refusal(status, kind
     for reason in ("NodeAffinity", "OutOfcpu", ""):
         assert not find(replace(sick(pod(), reason=reason), statuses=statuses))
     known = replace(sick(pod()), statuses=statuses)
-    assert only(known).cause is Cause.UNEXPECTED_ADMISSION_ERROR  # nobody else says that
+    assert only(known).cause is Cause.UNEXPECTED_ADMISSION_ERROR  # no other reason is like that
 
 
 def test_a_failed_pod_that_asks_for_no_gpu_is_no_finding():
@@ -247,16 +247,16 @@ def test_it_failed_when_the_kubelet_wrote_its_last_status():
     assert only(rebooted).since == NOW - 5.0
 
 
-def test_without_that_the_latest_time_that_is_told_counts():
-    told = {"status_at": None, "created_at": NOW - 9.0, "started_at": NOW - 7.0}
+def test_without_that_the_latest_reported_time_counts():
+    times = {"status_at": None, "created_at": NOW - 9.0, "started_at": NOW - 7.0}
     died = Status("main", ContainerState.TERMINATED, finished_at=NOW - 3.0)
-    assert only(replace(sick(pod()), **told)).since == NOW - 7.0
-    assert only(replace(sick(pod()), **told, statuses=(died,))).since == NOW - 3.0
-    untold = dict.fromkeys(told)
-    assert only(replace(sick(pod()), **untold)).since is None
+    assert only(replace(sick(pod()), **times)).since == NOW - 7.0
+    assert only(replace(sick(pod()), **times, statuses=(died,))).since == NOW - 3.0
+    unknown_times = dict.fromkeys(times)
+    assert only(replace(sick(pod()), **unknown_times)).since is None
 
 
-def test_it_is_left_alone_for_a_minute_and_the_margin_of_the_clocks():
+def test_it_is_skipped_for_a_minute_and_the_margin_of_the_clocks():
     def skip(age):
         plan, _ = make_plan(
             snapshot(sick(pod(status_at=NOW - age))), Policy(), ReconcilerState(), CODECS_IN_USE
@@ -270,7 +270,7 @@ def test_it_is_left_alone_for_a_minute_and_the_margin_of_the_clocks():
 # ---------------------------------------------------------------- through the whole plan
 
 
-def test_of_three_rejected_pods_only_the_one_that_is_made_again_goes():
+def test_of_three_rejected_pods_only_the_one_that_is_recreated_is_evicted():
     """gpu-manager's own example: a naked pod, one that a pod owns, one of a ReplicaSet."""
     naked = sick(pod("pod-1", "gaia", kind=None))
     of_a_pod = sick(pod("pod-2", "gaia", kind="Pod"))

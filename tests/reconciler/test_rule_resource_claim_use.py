@@ -48,7 +48,7 @@ def uses(place, gib):
 
 def found(*statements, usage, policy=ACTS):
     known = {"live_pods": frozenset({"uid-web", "uid-job"}), "pods_complete": False}
-    seen = on_node(said=statements, usage=usage, known=known)
+    seen = on_node(statements=statements, usage=usage, known=known)
     return list(over_limit(ClusterIndex(seen, CODECS_IN_USE), policy))
 
 

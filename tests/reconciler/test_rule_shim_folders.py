@@ -85,7 +85,7 @@ def test_the_pod_of_a_share_pod_keeps_its_folder():
     assert find(real_pod(asked), folders=(folder(f"real-{asked.ref.name}"),)) == []
 
 
-def test_a_pod_with_a_cgroup_lives_whatever_the_api_server_says():
+def test_a_pod_with_a_cgroup_lives_whatever_the_api_server_reports():
     assert find(live=["gone"]) == []
 
 
@@ -121,7 +121,7 @@ def test_where_cgroups_were_not_looked_at_nothing_is_proven():
         folder(path=f"{ROOT}/gone_main/sub"),
     ],
 )
-def test_what_is_not_named_like_a_containers_folder_is_no_subject(odd):
+def test_a_folder_without_a_containers_name_is_no_finding(odd):
     assert find(folders=(odd,)) == []
 
 

@@ -39,7 +39,7 @@ def only(rule, *objects, **fields):
 
 
 def started_badly(sick, reason="StartError", message=NO_GPU, phase="Running"):
-    """containerd tells it as the container's end."""
+    """containerd reports it as the container's termination."""
     status = Status("main", ContainerState.TERMINATED, reason=reason, message=message)
     return replace(sick, phase=phase, statuses=(status,), status_at=None)
 
@@ -58,7 +58,7 @@ def test_a_container_that_the_plugin_refuses_to_start_gets_a_new_pod(style):
     )
 
 
-def test_a_pod_that_has_anothers_answer_is_told_apart():
+def test_a_pod_that_has_anothers_answer_has_its_own_cause():
     message = "PreStartContainer check failed: a/b main: the answer was made for another pod; it"
     finding = only(find_prestart, prestart_failed(pod(style="volcano"), message))
     assert finding.cause is Cause.CROSSED
@@ -105,13 +105,13 @@ def test_a_start_that_the_runtime_reports_as_an_end_is_found_too():
     assert finding.effect is Effect.RECOVERY
 
 
-def test_what_a_container_says_of_its_own_end_is_no_evidence():
+def test_a_containers_own_termination_message_is_no_evidence():
     """A tenant writes its termination message as it likes."""
     assert not find(no_gpu_matched, started_badly(GPUSHARE, reason="Error"))
     assert not find(find_prestart, started_badly(GAIA, "Error", "PreStartContainer check failed"))
 
 
-def test_a_running_container_is_not_found_whatever_is_said_of_it():
+def test_a_running_container_is_not_found_whatever_its_message_is():
     status = Status("main", ContainerState.RUNNING, message="PreStartContainer check failed")
     assert not find(find_prestart, replace(GAIA, statuses=(status,)))
 
@@ -171,7 +171,7 @@ def test_the_end_of_the_container_dates_it_where_no_status_is_dated():
     assert only(no_gpu_matched, replace(sick, statuses=(dated,))).since == NOW - 90
 
 
-def test_in_a_back_off_the_last_end_tells_why():
+def test_in_a_back_off_the_last_termination_gives_the_reason():
     """All that containerd leaves of it most of the time."""
     status = Status(
         "main",

@@ -106,7 +106,7 @@ MOMENTS = st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)).map(  # noqa:
 
 @pytest.mark.slow
 @given(CRONS, MOMENTS)
-def test_a_cron_expression_comes_when_crontab_says(cron, start):
+def test_a_cron_expression_is_due_at_the_times_of_crontab(cron, start):
     assert fire_times(cron, start, 3) == reference(cron, start, 3)
 
 
@@ -128,9 +128,9 @@ def test_weekdays_count_from_sunday(cron, weekdays):
 
 
 def test_of_two_day_fields_either_will_do():
-    found = fire_times("0 0 13 * fri", SATURDAY, 8)
-    assert [f"{moment:%a %d}" for moment in found[:3]] == ["Fri 27", "Fri 04", "Fri 11"]
-    assert any(moment.day == 13 and moment.weekday() != 4 for moment in found)
+    times = fire_times("0 0 13 * fri", SATURDAY, 8)
+    assert [f"{moment:%a %d}" for moment in times[:3]] == ["Fri 27", "Fri 04", "Fri 11"]
+    assert any(moment.day == 13 and moment.weekday() != 4 for moment in times)
 
 
 def test_a_leap_day_comes_when_there_is_one():
@@ -164,11 +164,11 @@ def test_what_is_no_cron_expression_is_refused_by_field(cron, why):
 @given(st.text(max_size=20) | st.text("*/-,0123456789 sunmofri", max_size=20))
 def test_any_text_is_a_cron_expression_or_a_value_error(text):
     try:
-        found = parse_cron(text)
+        cron = parse_cron(text)
     except ValueError:
         return
-    assert found.minutes
-    assert found.weekdays <= set(range(7))
+    assert cron.minutes
+    assert cron.weekdays <= set(range(7))
 
 
 @given(st.sampled_from(["*/2 * * * *", "0 * * * *", "30 3 * * mon"]), MOMENTS)
@@ -191,7 +191,7 @@ class Job:
         self.held.set()
         self.error = None
         self.missed = []
-        self.told = threading.Semaphore(0)
+        self.heard = threading.Semaphore(0)
 
     def __call__(self):
         self.together += 1
@@ -206,15 +206,15 @@ class Job:
     def wait_ran(self):
         wait_until(lambda: self.ran.acquire(blocking=False), "a cycle runs", context=self.seen)
 
-    def wait_told(self):
-        wait_until(lambda: self.told.acquire(blocking=False), "it is told", context=self.seen)
+    def wait_heard(self):
+        wait_until(lambda: self.heard.acquire(blocking=False), "it is reported", context=self.seen)
 
     def seen(self):
-        return f"{self.runs} have run, {self.missed} were told"
+        return f"{self.runs} have run, {self.missed} were reported"
 
     def hear(self, reason, error):
         self.missed.append((reason, error))
-        self.told.release()
+        self.heard.release()
 
 
 @pytest.fixture
@@ -243,10 +243,10 @@ def test_the_first_cycle_is_at_once(job, start):
     job.wait_ran()
 
 
-def test_two_cycles_never_run_at_a_time_and_the_one_left_out_is_told(job, start):
+def test_two_cycles_never_run_at_a_time_and_the_missed_one_is_counted(job, start):
     job.held.clear()
     start(0.01)
-    job.wait_told()
+    job.wait_heard()
     assert job.missed[0] == (Missed.STILL_RUNNING, None)
     job.held.set()
     for _ in range(4):
@@ -254,12 +254,12 @@ def test_two_cycles_never_run_at_a_time_and_the_one_left_out_is_told(job, start)
     assert job.most == 1
 
 
-def test_a_cycle_that_fails_is_told_and_the_next_one_comes(job, start):
+def test_a_cycle_that_fails_is_reported_and_the_next_one_comes(job, start):
     job.error = RuntimeError("a defect")
     start(0.01)
     for _ in range(2):
         job.wait_ran()
-        job.wait_told()
+        job.wait_heard()
     assert (Missed.FAILED, job.error) in job.missed
 
 
@@ -279,7 +279,7 @@ def test_cycles_that_have_piled_up_are_one(start):
 def test_nothing_has_queued_up_that_begins_after_the_end(job, start):
     job.held.clear()
     schedule = start(0.01)
-    job.wait_told()
+    job.wait_heard()
     schedule.stop()
     job.held.set()
     for executor in schedule._scheduler._executors.values():

@@ -1,4 +1,4 @@
-"""The loop of the long-running reconciler: who leads works, who is told to stop begins nothing."""
+"""The loop of the long-running reconciler: the leader works, a stopped process begins nothing."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ DEADLINE = 120.0
 
 
 class Cycles:
-    """Cycles that end as they are told to."""
+    """Cycles that end as configured."""
 
     def __init__(self, *endings):
         self.endings = list(endings) or [Ending.APPLIED]
@@ -56,7 +56,7 @@ class Candidate:
 
 
 class Clock:
-    """Seconds that go on by a tenth each time somebody asks, or by what they are told."""
+    """Seconds that go on by a tenth at each call, or by the amount of a sleep."""
 
     def __init__(self):
         self.now = 0.0
@@ -149,13 +149,13 @@ def test_what_could_not_be_seen_is_logged_when_it_begins(make, caplog):
     cycles = Cycles()
     cycles.run = lambda: Cycle(1.0, Ending.PLANNED, plans.pop(0))
     loop, numbers = make(cycles)
-    told = []
+    counts = []
     while plans:
         caplog.clear()
         loop.cycle()
         reasons = [vars(each).get("reason", "") for each in caplog.records]
-        told.append(sum("folders are not judged" in reason for reason in reasons))
-    assert told == [1, 0, 0, 1]
+        counts.append(sum("folders are not judged" in reason for reason in reasons))
+    assert counts == [1, 0, 0, 1]
     assert b"vgpu_reconcile_notes 1" in numbers.render().body(Format.TEXT)
 
 
@@ -231,7 +231,7 @@ def test_the_page_at_the_root_leads_to_the_metrics_and_probes(make):
         assert f'<a href="{path}">' in page
 
 
-def test_whoever_is_told_to_stop_begins_nothing(make, stopping):
+def test_a_stopped_process_begins_nothing(make, stopping):
     cycles = Cycles()
     loop, numbers = make(cycles, Candidate("me"))
     stopping.set()

@@ -74,7 +74,7 @@ def test_it_is_saved_again_and_again():
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"version": 99}', '{"seen": {"a": "b"}}', "\0", "null"]
 )
-def test_what_cannot_be_read_is_forgotten_and_said(text, caplog):
+def test_an_unreadable_state_is_forgotten_and_logged(text, caplog):
     maps = Maps({KEY: text})
     store = ConfigMapStateStore(maps, "ns")
     assert store.load() == ReconcilerState()
@@ -90,7 +90,7 @@ def test_nothing_is_nothing(data, caplog):
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=str)
-def test_a_failure_is_said_once_and_the_run_goes_on(failure, caplog):
+def test_a_failure_is_logged_once_and_the_run_goes_on(failure, caplog):
     maps = Maps()
     maps.failure = failure
     store = ConfigMapStateStore(maps, "ns")
@@ -113,10 +113,10 @@ def test_two_writers_remember_together():
     one.load()
     two.load()
     one.save(ReconcilerState(seen={"a": 10.0, "b": 20.0}, attempts={"x": Attempt(1, 5.0)}))
-    told = two.save(ReconcilerState(seen={"a": 30.0, "c": 1.0}, attempts={"y": Attempt(1, 6.0)}))
-    assert told.seen == {"a": 30.0}
-    assert told.attempts == {"x": Attempt(1, 5.0), "y": Attempt(1, 6.0)}
-    assert maps.kept == told
+    saved = two.save(ReconcilerState(seen={"a": 30.0, "c": 1.0}, attempts={"y": Attempt(1, 6.0)}))
+    assert saved.seen == {"a": 30.0}
+    assert saved.attempts == {"x": Attempt(1, 5.0), "y": Attempt(1, 6.0)}
+    assert maps.kept == saved
 
 
 def test_a_writer_that_is_outrun_twice_gives_up_for_now(caplog):
@@ -147,7 +147,7 @@ def test_a_memory_that_could_not_be_loaded_does_not_overwrite_the_one_that_is_ke
     assert maps.kept.seen == {"a": 50.0}
 
 
-def test_a_config_map_that_was_deleted_is_made_again():
+def test_a_config_map_that_was_deleted_is_recreated():
     maps = Maps({KEY: encode(MEMORY)})
     store = ConfigMapStateStore(maps, "ns")
     store.load()

@@ -16,7 +16,7 @@ NODE = "cd" * 32
 SLICES = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"
 
 IN_A_POD = {
-    # cgroupfs driver: the runtime is not told
+    # cgroupfs driver: the path does not name the runtime
     "burstable": (f"/kubepods/burstable/pod{UID}/{ID}", ""),
     "besteffort": (f"/kubepods/besteffort/pod{UID}/{ID}", ""),
     "guaranteed": (f"/kubepods/pod{UID}/{ID}", ""),

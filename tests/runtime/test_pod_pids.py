@@ -74,13 +74,13 @@ def pids_of(node, pids, *slots, of=None):
 
 def test_the_pid_inside_is_the_real_kernels():
     with in_a_namespace() as pid:
-        told = PodPidReader("/proc").read({1}, {pid: OWNER}, {})
-    assert told.containers == {MAIN: {1: pid}}
+        pids = PodPidReader("/proc").read({1}, {pid: OWNER}, {})
+    assert pids.containers == {MAIN: {1: pid}}
 
 
 def test_a_process_of_the_host_has_one_pid():
-    told = PodPidReader("/proc").read({os.getpid()}, {os.getpid(): OWNER}, {})
-    assert told.containers[MAIN] == {int(Path("/proc/self").readlink().name): os.getpid()}
+    pids = PodPidReader("/proc").read({os.getpid()}, {os.getpid(): OWNER}, {})
+    assert pids.containers[MAIN] == {int(Path("/proc/self").readlink().name): os.getpid()}
 
 
 def test_a_pod_whose_host_pids_are_right_is_not_looked_into(node):
@@ -96,8 +96,8 @@ def test_a_slot_is_found_by_the_process_that_the_driver_lists(node):
 def test_a_process_that_the_driver_does_not_list_is_found_by_the_containers_cgroup(node):
     run(node, 1000, 7, MAIN)
     run(node, 1001, 8, SIDE, below="of its own")
-    told = pids_of(node, [], (0, 7), (0, 9))
-    assert told == PodPids({MAIN: {7: 1000}, SIDE: {8: 1001}}, complete=True)
+    pids = pids_of(node, [], (0, 7), (0, 9))
+    assert pids == PodPids({MAIN: {7: 1000}, SIDE: {8: 1001}}, complete=True)
 
 
 def test_a_process_that_has_ended_is_not_there(node):
@@ -134,9 +134,9 @@ def test_a_list_of_pids_that_is_cut_proves_no_end(node, monkeypatch):
     monkeypatch.setattr(container_processes, "MAX_KERNEL_BYTES", 64)
     with (node / "cgroup" / POD / MAIN / "cgroup.procs").open("a") as procs:
         procs.write("4194304\n" * 32)
-    told = pids_of(node, [], (0, 9))
-    assert not told.complete
-    assert told.containers[MAIN] == {7: 1000}
+    pids = pids_of(node, [], (0, 9))
+    assert not pids.complete
+    assert pids.containers[MAIN] == {7: 1000}
 
 
 def test_a_pid_inside_is_read_once_for_a_process_and_again_for_the_next_one(node, monkeypatch):

@@ -1,4 +1,4 @@
-"""A sample of the kernel's books: real ones of this machine, and trees of machines it is not."""
+"""A sample of /proc and the cgroups: those of this machine, and trees of other machines."""
 
 import errno
 import gc
@@ -50,12 +50,12 @@ def sample(proc, *pids, **options):
     return ProcessSource(str(proc), str(proc.parent / "cgroup"), **options).sample(pids)
 
 
-def test_this_very_process_is_told_by_the_real_kernel():
-    told = ProcessSource().sample([os.getpid()])
-    assert list(told.owners) == [os.getpid()]
+def test_this_very_process_is_read_from_the_real_kernel():
+    seen = ProcessSource().sample([os.getpid()])
+    assert list(seen.owners) == [os.getpid()]
     namespace = Path("/proc/self/ns/pid").readlink()
-    assert told.sees_host == (str(namespace) == HOST_PID_NAMESPACE and Path("/proc/1").exists())
-    assert told.rejections == ()
+    assert seen.sees_host == (str(namespace) == HOST_PID_NAMESPACE and Path("/proc/1").exists())
+    assert seen.rejections == ()
 
 
 def test_a_process_that_has_ended_has_no_entry():
@@ -67,12 +67,12 @@ def test_a_process_that_has_ended_has_no_entry():
 def test_each_pid_has_its_owner_nobody_or_no_entry(proc):
     run(proc, 10, POD_PATH)
     run(proc, 11, "/user.slice")
-    told = sample(proc, 10, 11, 12)
-    assert told.owners == {10: ProcessOwner(ID, UID, ""), 11: None}
-    assert told.sees_host
+    seen = sample(proc, 10, 11, 12)
+    assert seen.owners == {10: ProcessOwner(ID, UID, ""), 11: None}
+    assert seen.sees_host
 
 
-def test_a_pid_that_moved_to_another_container_is_told_anew(proc):
+def test_a_pid_that_moved_to_another_container_has_its_new_owner(proc):
     source = ProcessSource(str(proc), str(proc.parent / "cgroup"))
     run(proc, 10, POD_PATH)
     assert source.sample([10]).owners[10] == ProcessOwner(ID, UID, "")
@@ -87,8 +87,8 @@ def test_a_process_that_ends_while_it_is_read_has_no_entry(proc, monkeypatch):
         raise ProcessLookupError(errno.ESRCH, "No such process")
 
     monkeypatch.setattr(runtime.os, "read", gone)
-    told = sample(proc, 10)
-    assert (told.owners, told.rejections) == ({}, ())
+    seen = sample(proc, 10)
+    assert (seen.owners, seen.rejections) == ({}, ())
 
 
 def test_a_cgroup_that_is_not_utf8_is_nobodys(proc):
@@ -108,10 +108,10 @@ def test_a_pid_that_may_not_be_read_makes_every_absence_meaningless(proc, monkey
         return real(path, flags, **options)
 
     monkeypatch.setattr(runtime.os, "open", refuse)
-    told = sample(proc, 10, 11, 12)
-    assert list(told.owners) == [11]
-    assert not told.sees_host
-    assert [(r.object_name, r.reason) for r in told.rejections] == [
+    seen = sample(proc, 10, 11, 12)
+    assert list(seen.owners) == [11]
+    assert not seen.sees_host
+    assert [(r.object_name, r.reason) for r in seen.rejections] == [
         (f"{proc}/10/cgroup", Reason.UNREADABLE)
     ]
 
@@ -179,14 +179,14 @@ def test_a_kubelet_without_pods_is_not_the_same_as_no_kubelet(tmp_path):
     assert read_live_pods(str(tmp_path / "none")) is None
 
 
-def test_a_tree_that_cannot_be_read_whole_tells_no_pods(proc, monkeypatch):
+def test_a_tree_that_cannot_be_read_completely_lists_no_pods(proc, monkeypatch):
     cgroup = proc.parent / "cgroup"
     make(cgroup, *[f"memory/kubepods/pod{UID[:-1]}{number}" for number in range(5)])
     assert len(sample(proc).live_pods) == 5
     monkeypatch.setattr(runtime, "MAX_FOLDERS", 4)
-    told = sample(proc)
-    assert told.live_pods is None
-    assert [rejection.reason for rejection in told.rejections] == [Reason.TOO_MANY_FILES]
+    seen = sample(proc)
+    assert seen.live_pods is None
+    assert [rejection.reason for rejection in seen.rejections] == [Reason.TOO_MANY_FILES]
 
 
 # ---------------------------------------------------------------- regions inside containers
@@ -203,9 +203,9 @@ def test_a_region_inside_a_container_is_looked_for_once_per_container(proc, monk
     run(proc, 10, POD_PATH)
     run(proc, 11, POD_PATH)
     run(proc, 12, "/user.slice")
-    told = sample(proc, 10, 11, 12, bare=True)
+    seen = sample(proc, 10, 11, 12, bare=True)
     assert len(asked) == 1
-    assert (told.bare, told.rejections) == ((), ())
+    assert (seen.bare, seen.rejections) == ((), ())
     sample(proc, 10)
     assert len(asked) == 1
 
@@ -218,12 +218,12 @@ def test_a_region_inside_a_container_is_attributed_to_it(proc):
     run(proc, 11, f"/docker/{ID}")
     (proc / "11/root/tmp").mkdir(parents=True)
     (proc / "11/root/tmp/cudevshr.cache").write_bytes(cache[:12])
-    told = sample(proc, 10, 11, bare=True)
-    ((owner, path, region),) = told.bare
+    seen = sample(proc, 10, 11, bare=True)
+    ((owner, path, region),) = seen.bare
     assert owner == ProcessOwner(ID, UID, "")
     assert path == f"{proc}/10/root/tmp/cudevshr.cache"
     assert region.devices
-    assert [(r.object_name, r.reason) for r in told.rejections] == [
+    assert [(r.object_name, r.reason) for r in seen.rejections] == [
         (f"{proc}/11/root/tmp/cudevshr.cache", Reason.UNKNOWN_LAYOUT)
     ]
 
@@ -284,7 +284,7 @@ def test_a_pid_that_another_process_has_now_is_read_again(own, sleeper, monkeypa
     source.sample([sleeper.pid])
     sleeper.kill()
     sleeper.wait()
-    run(own, sleeper.pid, f"/docker/{ID}")  # the kernel has given the pid away again
+    run(own, sleeper.pid, f"/docker/{ID}")  # the kernel has assigned the pid again
     assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, "", "docker")}
 
 
@@ -390,9 +390,9 @@ def test_a_real_process_has_the_limits_of_its_environment():
     ) as child:
         child.stdout.readline()
         rejections = []
-        told = MpsClients("/proc").sample([child.pid, 2**22], lambda _: False, rejections)
+        clients = MpsClients("/proc").sample([child.pid, 2**22], lambda _: False, rejections)
         child.stdin.close()
-    assert told == {child.pid: MpsClientLimits({}, 30)}
+    assert clients == {child.pid: MpsClientLimits({}, 30)}
     assert rejections == []
 
 

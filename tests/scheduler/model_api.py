@@ -1,6 +1,6 @@
 """A model of the API server for the scheduler: pods, Leases and a node, with an API server's rules.
 
-It checks preconditions, may apply a write whose sender has given up, and lets others act between
+It checks preconditions, may apply a write whose sender no longer waits, and lets others act between
 two requests.
 """
 

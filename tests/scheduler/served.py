@@ -1,7 +1,7 @@
 """`vgpu scheduler` on a port, asked as kube-scheduler asks: every test of a verb goes through here.
 
 The bodies are recorded requests of a real kube-scheduler with other pods and nodes in them, over
-one connection that is kept open. The program follows no API server: a test says which objects
+one connection that is kept open. The program follows no API server: a test sets which objects
 events have shown, and does what the program's own threads do. So a request is one step, which is
 over with its answer.
 """

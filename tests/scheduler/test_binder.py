@@ -35,7 +35,7 @@ def cluster():
 
 
 def test_a_refusal_after_a_lost_answer_frees_nothing(cluster):
-    """The lost write may still come: the refused one says nothing about it."""
+    """The lost write may still come: the refusal of a later one is no evidence about it."""
     first, second = cluster.pod("a"), cluster.pod("b")
     assert cluster.tried(first, "late") is BindFailure.UNREACHABLE
     assert cluster.tried(first, "refused") is BindFailure.REFUSED

@@ -109,7 +109,7 @@ class Binding(RuleBasedStateMachine):
     @precondition(lambda self: self.api.late)
     @rule()
     def arrive_late(self):
-        """A write reaches the API server long after its sender has given up."""
+        """A write reaches the API server long after its sender stopped waiting."""
         with suppress(ClusterError):
             self.api.apply(*self.api.late.pop(0))
 
@@ -127,7 +127,7 @@ class Binding(RuleBasedStateMachine):
 
     @rule()
     def wait_long(self):
-        """So long that no write is on its way any more."""
+        """Wait until no write can be on its way any more."""
         self.now += LOST_SECONDS + 1
         self.api.late.clear()
         self.served.settle()

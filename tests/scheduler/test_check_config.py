@@ -149,7 +149,7 @@ def test_a_field_that_a_later_version_may_have_is_a_warning(tmp_path, config, tr
 
 
 @pytest.mark.parametrize("config", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_kube_scheduler_starts_with_is_not_said_to_be_refused(tmp_path, config):
+def test_a_configuration_that_kube_scheduler_accepts_is_not_reported_as_refused(tmp_path, config):
     found, _ = checked(tmp_path, config)
     assert not [trap for trap in found if "refuses" in ConfigTrap(trap).explanation]
 

@@ -60,7 +60,7 @@ def test_the_claim_of_a_bound_pod_stays_for_a_replica_that_has_not_seen_it(pair)
 
 
 def test_a_claim_of_a_pod_that_is_gone_ends_also_for_a_replica_that_never_saw_the_pod(pair):
-    """As on a node that was removed and made again, where nobody removes the Lease."""
+    """As on a node that was removed and recreated, where nobody removes the Lease."""
     old = pair.pod("a", 6)
     pair.bind(pair.first, old)
     pair.api.delete("a")

@@ -18,7 +18,7 @@ from vgpu.placement.result import PlacementReason
 
 
 class Server:
-    """An API server whose lists wait until they are opened, and whose watches tell what is put."""
+    """An API server with lists that wait to be opened, and watches that send what a test puts."""
 
     server = "https://api"
 
@@ -164,7 +164,7 @@ def test_quotas_come_from_resource_quotas_namespaces_and_gpu_admissions_config_m
 
 
 @pytest.mark.parametrize("kind", ["namespaces", "resourcequotas"])
-def test_without_the_right_to_read_quotas_the_complaint_says_what_to_do(followed, kind):
+def test_without_the_right_to_read_quotas_the_complaint_names_the_remedy(followed, kind):
     informers, server, _, _ = followed
     server.forbidden = (kind,)
     informers.start()

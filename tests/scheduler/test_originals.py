@@ -71,7 +71,7 @@ class PluginView:
 @pytest.mark.parametrize("system", sorted(KINDS))
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_plugin_of_the_system_serves_each_pod_as_it_was_promised(system, data, tmp_path_factory):
+def test_a_plugin_of_the_system_serves_each_pod_as_reserved(system, data, tmp_path_factory):
     (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
     view = PluginView(tmp_path_factory.mktemp("node"))
     plugin = SimpleNamespace(node=view, client=view, uuids=UUIDS)

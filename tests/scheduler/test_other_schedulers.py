@@ -125,7 +125,7 @@ def test_a_reservation_holds_the_gpu_that_it_names_and_no_other(switched):
     assert switched.bind(larger.ref, "n1") == OTHER
 
 
-def test_the_pod_of_a_reservation_is_placed_itself_and_anew(switched):
+def test_the_pod_of_a_foreign_reservation_can_itself_be_placed_again(switched):
     theirs = switched.waiting("theirs", at=NOW)
     assert switched.asked(theirs) == FREE
     assert switched.bind(theirs.ref, "n1") == ""
@@ -134,7 +134,7 @@ def test_the_pod_of_a_reservation_is_placed_itself_and_anew(switched):
 
 
 def test_a_reservation_stands_as_long_as_its_annotations(switched):
-    """HAMi and gpu-admission count it as long; its time may be any, and it may be written anew."""
+    """HAMi and gpu-admission count it as long; its time may be any, and it may be rewritten."""
     theirs = switched.waiting("theirs", at=NOW - 10_000)
     switched.fill()
     ours = switched.waiting("ours", 13)

@@ -34,7 +34,7 @@ def refuse(served, name="first"):
     assert set(refused.values()) == {PlacementReason.MEMORY}
 
 
-def test_each_pod_that_asks_again_gets_the_same_nodes_and_the_same_words(served):
+def test_each_pod_that_asks_again_gets_the_same_nodes_and_the_same_reasons(served):
     for name in ("first", "second", "second", "third"):
         refuse(served, name)
     (message,) = set(served.events())

@@ -2,7 +2,7 @@
 
 Each replica has a cache of its own, with events as late as they like. While one replica binds,
 another one acts between any two of its requests to the API server; a request's answer may be lost,
-or the request may be carried out long after its sender has given up.
+or the request may be carried out long after its sender stopped waiting.
 """
 
 import itertools

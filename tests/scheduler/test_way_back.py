@@ -60,11 +60,11 @@ def bound_pods(served, system, shapes):
     return pods
 
 
-def counts(books, pods, system):
+def counts(units_used, pods, system):
     """Bytes in use of each GPU, as an original counts."""
     names = UUIDS if system == "hami" else ("0", "1")
     in_gib = UNITS_IN_GIB[system]
-    units = books(pods, [GpuSize(name, GPU_GIB * in_gib) for name in names])
+    units = units_used(pods, [GpuSize(name, GPU_GIB * in_gib) for name in names])
     assert units.keys() <= set(names)
     return [units[name] * GIB // in_gib for name in names]
 

@@ -195,7 +195,7 @@ def test_whatever_the_annotations_of_a_bound_pod_are_its_request_is_not_free(sys
         ),
     ],
 )
-def test_who_edits_a_claim_gives_no_gpu_away_a_second_time(system, asked, annotations):
+def test_an_edited_claim_does_not_free_its_gpu_for_a_second_pod(system, asked, annotations):
     """One GPU is taken for certain; nothing large fits twice."""
     with Node(system) as served:
         served.add("forged", asked, annotations, started_at=NOW - 1000)
@@ -259,7 +259,7 @@ def test_the_metric_names_a_pod_also_after_its_node_has_changed():
         assert standing(served) == [("n1", "riddle")]
 
 
-def test_the_five_minutes_do_not_begin_anew_with_an_edit():
+def test_an_edit_does_not_restart_the_five_minutes():
     half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     whole = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
     with Node("hami") as served:

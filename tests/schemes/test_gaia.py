@@ -1,4 +1,4 @@
-"""Gaia's language: requests, annotations, GPUs of a node, device IDs, what a container gets."""
+"""gpu-manager's codec: requests, annotations, GPUs of a node, device IDs, what a container gets."""
 
 import math
 import re
@@ -77,7 +77,9 @@ def gpus(count=8):
         (300, 12, Request("main", 3, cores_milli=1000)),
     ],
 )
-def test_below_a_hundred_cores_a_part_of_a_card_and_from_there_whole_gpus(cores, blocks, request_):
+def test_a_request_below_100_cores_is_a_part_of_a_gpu_and_from_100_whole_gpus(
+    cores, blocks, request_
+):
     assert GAIA.requests(pod(container("main", cores, blocks))) == (request_,)
 
 
@@ -108,14 +110,14 @@ def test_containers_that_ask_for_nothing_are_left_out_and_the_others_keep_their_
         (container(cores=10, broken={MEMORY: "1.5"}), MEMORY, "1.5"),
     ],
 )
-def test_a_request_that_gaia_does_not_allow_is_refused_by_name(one, key, text):
+def test_a_request_that_gpu_manager_does_not_allow_is_refused_by_name(one, key, text):
     error = refused(GAIA.requests, pod(one))
     assert (error.object_name, error.key, error.text) == ("ml/train-0", key, text)
     assert "container main" in error.detail
 
 
 @pytest.mark.parametrize(("text", "milli"), [("80", 800), ("100", 1000), ("250", 1000), ("0", 0)])
-def test_the_core_limit_lets_parts_of_gpus_grow_up_to_one_card(text, milli):
+def test_the_core_limit_lets_parts_of_gpus_grow_up_to_one_gpu(text, milli):
     both = pod(container("part", 50, 1), container("whole", 100), **{LIMIT: text})
     part, whole = GAIA.requests(both)
     assert (part.limit_milli, whole.limit_milli) == (milli, None)
@@ -130,7 +132,7 @@ def test_a_core_limit_that_is_no_percentage_is_refused(text):
 # ---------------------------------------------------------------- claims
 
 
-def test_gpu_admissions_promise_is_an_assumed_claim():
+def test_gpu_admissions_reservation_is_an_assumed_claim():
     promised = annotated(
         container("main", 50, 30),
         container("sidecar"),
@@ -181,7 +183,7 @@ def test_the_number_counts_app_containers_only():
 
 
 @pytest.mark.parametrize(
-    ("changed", "remark", "gpus_told"),
+    ("changed", "remark", "device_numbers"),
     [
         ({f"{INDEX}1": None}, f"{INDEX}1: missing: container more asks for GPUs: ''", ["0"]),
         ({f"{INDEX}1": "2"}, f"{INDEX}1: container more asks for 2: '2'", ["0", "2"]),
@@ -195,12 +197,12 @@ def test_the_number_counts_app_containers_only():
         ({TIME: str(2**64)}, f"{TIME}: not a time in nanoseconds: '{2**64}'", ["0", "1", "2"]),
     ],
 )
-def test_what_cannot_be_right_beside_known_gpus_is_a_doubt(changed, remark, gpus_told):
+def test_what_cannot_be_right_beside_known_gpus_is_a_doubt(changed, remark, device_numbers):
     whole = {f"{INDEX}0": "0", f"{INDEX}1": "1,2", ASSIGNED: "true"} | changed
     annotations = {key: text for key, text in whole.items() if text is not None}
     claim = GAIA.claim(pod(container("main", 10, 1), container("more", 200), **annotations))
     shares = [share for allocation in claim.allocations for share in allocation.shares]
-    assert [share.device for share in shares] == [f"/dev/nvidia{gpu}" for gpu in gpus_told]
+    assert [share.device for share in shares] == [f"/dev/nvidia{gpu}" for gpu in device_numbers]
     assert claim.remarks == (remark,)
 
 
@@ -223,7 +225,7 @@ TIMES = st.integers(0, 4_000_000_000 * 10**9).map(lambda nano: nano / 10**9)
 
 @st.composite
 def claims(draw):
-    """A claim that gaia can express, and the app containers of its pod."""
+    """A claim that gpu-manager can express, and the app containers of its pod."""
     containers, allocations = [], []
     phase = draw(st.sampled_from((Phase.ASSUMED, Phase.ASSIGNED)))
     for number in range(draw(st.integers(1, 5))):
@@ -250,8 +252,8 @@ def claims(draw):
 @given(claims().filter(lambda drawn: drawn[1].allocations))
 def test_what_was_written_is_read(drawn):
     containers, claim = drawn
-    told = GAIA.annotations(claim, GPUS, [one.name for one in containers])
-    assert GAIA.claim(pod(*containers, **told)) == claim
+    annotations = GAIA.annotations(claim, GPUS, [one.name for one in containers])
+    assert GAIA.claim(pod(*containers, **annotations)) == claim
 
 
 def test_the_annotations_are_those_of_the_original():
@@ -319,7 +321,7 @@ def claimed(*allocations, scheme=Scheme.GAIA, at=None, **fields):
         claimed(PART, at=2.0**70),
     ],
 )
-def test_what_gaia_cannot_say_is_not_written(claim):
+def test_a_claim_that_the_annotations_cannot_express_is_not_written(claim):
     assert refused(GAIA.annotations, claim, gpus(), ["main", "more"]).object_name == "ml/train-0"
 
 
@@ -345,12 +347,12 @@ LIMITS = st.sampled_from((0, 1, 50, 99, 100, 150, 200, 10**30, -5))
 )
 def test_any_annotations_give_a_claim_or_an_error_that_names_pod_key_and_text(annotations, asked):
     containers = [container(f"c{number}", *units) for number, units in enumerate(asked)]
-    told = outcome(GAIA.claim, pod(*containers, **annotations))
-    if isinstance(told, ClaimError):
-        assert told.object_name == "ml/train-0"
-        assert told.key in (CORE, MEMORY) or told.text == annotations[told.key]
+    result = outcome(GAIA.claim, pod(*containers, **annotations))
+    if isinstance(result, ClaimError):
+        assert result.object_name == "ml/train-0"
+        assert result.key in (CORE, MEMORY) or result.text == annotations[result.key]
     else:
-        assert (told is None) == (annotations.keys() <= {LIMIT})
+        assert (result is None) == (annotations.keys() <= {LIMIT})
 
 
 @given(
@@ -359,11 +361,11 @@ def test_any_annotations_give_a_claim_or_an_error_that_names_pod_key_and_text(an
     | st.builds("{}{}{}".format, st.sampled_from(IDS), *[st.text(max_size=3)] * 2),
 )
 def test_any_device_id_gives_a_slot_or_the_typed_error(resource, text):
-    told = outcome(GAIA.slot, resource, text)
-    if isinstance(told, ClaimError):
-        assert told.text == text
+    result = outcome(GAIA.slot, resource, text)
+    if isinstance(result, ClaimError):
+        assert result.text == text
     else:
-        assert text.endswith(f"-{told.ordinal}")
+        assert text.endswith(f"-{result.ordinal}")
 
 
 def test_a_hundred_thousand_digits_are_refused_unread():
@@ -395,7 +397,7 @@ def test_nothing_new_goes_to_a_node_that_no_plugin_serves():
     assert [device.healthy for device in GAIA.devices(node)] == [False]
 
 
-def test_memory_that_is_not_told_is_unknown_and_a_node_without_cores_has_no_gpus():
+def test_memory_that_is_not_registered_is_unknown_and_a_node_without_cores_has_no_gpus():
     assert GAIA.devices(Node("gpu-1", capacity={CORE: 100}))[0].memory_bytes is None
     assert GAIA.devices(Node("cpu-1", capacity={MEMORY: 4})) == ()
     assert GAIA.locks(Node("cpu-1")) == ()
@@ -527,6 +529,6 @@ def test_whole_gpus_come_with_the_drivers_own_libraries_and_what_the_operator_ad
         ),
     ],
 )
-def test_nothing_is_given_for_gpus_that_are_not_known(allocation, devices):
+def test_an_allocation_of_unknown_gpus_makes_no_container_edits(allocation, devices):
     error = refused(GAIA.edits, REF, allocation, devices)
     assert re.match("ml/train-0", error.object_name)

@@ -126,7 +126,7 @@ def info(*devices, cores=100, memory=0):
     }
 
 
-def test_the_checkpoint_tells_parts_and_whole_gpus():
+def test_the_checkpoint_has_parts_and_whole_gpus():
     pods = migration.parse_checkpoint(
         checkpoint(
             {
@@ -260,8 +260,8 @@ def test_a_containers_cgroup_is_read_back_to_its_pod_and_runtime(qos, runtime, s
     path = container_path(
         ("kubepods", *qos, f"pod{REF.uid}"), container_id, runtime, systemd=systemd
     )
-    told = runtime if systemd else ""  # the other driver's names do not tell it
-    assert parse_cgroup_path(path) == ProcessOwner(container_id, REF.uid, told)
+    named_runtime = runtime if systemd else ""  # the other driver's paths do not name it
+    assert parse_cgroup_path(path) == ProcessOwner(container_id, REF.uid, named_runtime)
 
 
 def test_the_scope_of_containerd_has_its_own_prefix():

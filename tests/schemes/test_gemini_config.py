@@ -108,7 +108,7 @@ def test_percents_are_rounded_up():
         (b"2\nns/a 0.1 0.1 1\nns/a 0.1 0.1 1\n", "line 3"),
     ],
 )
-def test_hostile_text_is_malformed_and_told_by_line(content, where):
+def test_hostile_text_is_malformed_and_the_error_names_the_line(content, where):
     with pytest.raises(SourceError) as refused:
         parse_config(content)
     assert refused.value.reason is Reason.MALFORMED

@@ -1,4 +1,4 @@
-"""gpushare's language: what pods ask for, what their annotations say, what a container is given."""
+"""gpushare's codec: requests, annotations, and the container edits of an allocation."""
 
 import string
 
@@ -164,7 +164,7 @@ def test_sidecars_hold_memory_beside_the_others_and_init_containers_do_not():
     assert claim.remarks == ()
 
 
-def test_a_pod_without_annotations_says_nothing():
+def test_a_pod_without_annotations_has_no_claim():
     assert CODEC.claim(pod({"volcano.sh/vgpu-node": "n1"})) is None
 
 
@@ -186,7 +186,7 @@ def test_what_is_wrong_beside_a_known_gpu_is_a_doubt(changes, remark):
 
 
 @pytest.mark.parametrize("key", [ASSIGNED, CHANGED_AT])
-def test_a_pod_that_the_plugin_will_pass_over_is_told(key):
+def test_a_claim_that_the_original_plugin_will_skip_has_a_remark(key):
     annotations = bound()
     del annotations[key]
     claim = CODEC.claim(pod(annotations))
@@ -201,7 +201,7 @@ def test_totals_that_are_missing_are_not_missed():
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "1.0", "01", "+1", "²", "1024", "9" * 10_000])
-def test_a_gpu_that_cannot_be_told_is_refused(text):
+def test_an_index_that_names_no_gpu_is_refused(text):
     with pytest.raises(ClaimError) as refused:
         CODEC.claim(pod(bound(**{INDEX: text})))
     assert refused.value.object_name == "ml/train-0"
@@ -228,7 +228,7 @@ def ack(allocation, **changes):
     return {ALLOCATION: allocation, ACK_ASSIGNED: "false", ACK_CHANGED_AT: NANOSECONDS} | changes
 
 
-def test_memory_is_told_by_container_and_gpu():
+def test_the_allocation_has_memory_by_container_and_gpu():
     claim = CODEC.claim(pod(ack('{"0":{"1":1},"1":{"1":7}}'), containers=asking(1, 7)))
     assert shares(claim) == {"c0": [("1", 1)], "c1": [("1", 7)]}
     assert (claim.assumed_at, claim.remarks) == (SECONDS, ())
@@ -247,13 +247,13 @@ def test_containers_are_counted_among_the_app_containers():
         CODEC.claim(pod(ack('{"2":{"0":4}}'), containers=containers))
 
 
-def test_the_allocation_is_preferred_to_the_index_and_a_difference_is_told():
+def test_the_allocation_is_preferred_to_the_index_and_a_difference_is_a_remark():
     claim = CODEC.claim(pod(bound(**{ALLOCATION: '{"0":{"2":3}}'})))
     assert shares(claim) == {"c0": [("2", 3)]}
     assert claim.remarks == (f"{INDEX}: {ALLOCATION} names [2]: '1'",)
 
 
-def test_an_allocation_that_differs_from_the_limits_is_told():
+def test_an_allocation_that_differs_from_the_limits_has_a_remark():
     claim = CODEC.claim(pod(ack('{"0":{"2":5}}'), containers=asking(3, 1)))
     assert shares(claim) == {"c0": [("2", 5)]}
     assert claim.remarks == (f"""{ALLOCATION}: the limits are c0 3, c1 1: '{{"0":{{"2":5}}}}'""",)
@@ -428,7 +428,7 @@ def unspeakable(allocations=ONE, assumed_at=SECONDS, scheme=Scheme.GPUSHARE, **m
         unspeakable((Allocation("c9", (Share("0", GIB), Share("1", GIB)), Phase.ASSUMED),)),
     ],
 )
-def test_what_gpushare_cannot_say_is_not_written(claim):
+def test_a_claim_that_gpushare_cannot_express_is_not_written(claim):
     with pytest.raises(ClaimError) as refused:
         Gpushare().annotations(claim, devices(), ["c0", "c1"])
     assert refused.value.object_name == "ml/train-0"
@@ -479,7 +479,7 @@ def only_gpu():
     return CODEC.devices(Node("n1", capacity={MEMORY: 15, GPUS: 1}))
 
 
-def test_the_only_gpu_is_granted_without_a_word():
+def test_the_only_gpu_is_granted_without_annotations():
     running = pod(
         containers=asking(3, 2),
         statuses=(
@@ -530,7 +530,7 @@ def test_a_container_gets_the_environment_of_allocate():
     assert (edits.mounts, edits.devices, edits.annotations) == ((), (), {})
 
 
-def test_isolation_that_is_off_is_told():
+def test_isolation_that_is_off_sets_cgpu_disable():
     edits = Gpushare(isolation=False).edits(POD, ONE[0], devices())
     assert edits.env["CGPU_DISABLE"] == "true"
 

@@ -110,16 +110,16 @@ FILES = {
 
 
 def pod(key="", text=""):
-    """A pod that says all that it can, with one of its texts replaced."""
-    told = POD_TEXTS | ({key: text} if key else {})
+    """A pod with every text that is read, with one of its texts replaced."""
+    texts = POD_TEXTS | ({key: text} if key else {})
     names = ("main", "side", "setup")
     kinds = (ContainerKind.APP, ContainerKind.APP, ContainerKind.INIT)
     containers = tuple(map(Container, names, [LIMITS] * 3, kinds))
     return Pod(
         REF,
         node="n1",
-        annotations=told,
-        labels=told,
+        annotations=texts,
+        labels=texts,
         containers=containers,
     )
 
@@ -262,7 +262,7 @@ def test_a_container_that_is_there_twice_has_no_number():
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda one: f"{one.scheme}")
-def test_every_language_is_asked_for_annotations_in_the_same_way(codec):
+def test_every_codec_writes_annotations_by_the_same_call(codec):
     """What it cannot say it refuses; the names of the app containers are welcome everywhere."""
     gpu = Device(GPU, 0, 2**34, handles=("zxcvb",), minor=0)
     devices = dict.fromkeys(gpu.names, gpu)

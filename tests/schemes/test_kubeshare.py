@@ -1,4 +1,4 @@
-"""KubeShare's language: requests, claims, GPUs and containers of both releases."""
+"""KubeShare's codec: requests, claims, GPUs and containers of both releases."""
 
 import pytest
 from hypothesis import given
@@ -23,18 +23,18 @@ REAL = OwnerReference("SharePod", "name", "uid-of-the-sharepod")
 
 def share_pod(request="0.5", limit="1.0", memory="1073741824", gpuid="zxcvb", node="n1", **more):
     """Release 1; "" leaves a number out."""
-    told = {"gpu_request": request, "gpu_limit": limit, "gpu_mem": memory, "GPUID": gpuid}
-    annotations = {f"kubeshare/{name}": text for name, text in told.items() if text}
+    numbers = {"gpu_request": request, "gpu_limit": limit, "gpu_mem": memory, "GPUID": gpuid}
+    annotations = {f"kubeshare/{name}": text for name, text in numbers.items() if text}
     return Pod(REF, node=node, annotations=annotations | more.pop("annotations", {}), **more)
 
 
 def labelled(request="0.5", limit="1.0", memory="", node="n1", **annotations):
     """Release 2; "" leaves a number out."""
-    told = {"gpu_request": request, "gpu_limit": limit, "gpu_mem": memory}
+    numbers = {"gpu_request": request, "gpu_limit": limit, "gpu_mem": memory}
     return Pod(
         REF,
         node=node,
-        labels={f"sharedgpu/{name}": text for name, text in told.items() if text},
+        labels={f"sharedgpu/{name}": text for name, text in numbers.items() if text},
         annotations={f"sharedgpu/{name}": text for name, text in annotations.items()},
     )
 
@@ -78,7 +78,7 @@ def test_all_zero_is_no_gpu_at_all():
     assert KUBESHARE.requests(labelled("0.0", "0.0")) == ()
 
 
-def test_a_pod_that_says_nothing_or_only_empty_texts_asks_for_nothing():
+def test_a_pod_without_texts_or_with_empty_texts_only_requests_no_gpu():
     """The real pod of a SharePod without GPU carries all four annotations, empty."""
     empty = {f"kubeshare/{name}": "" for name in ("gpu_request", "gpu_limit", "gpu_mem", "GPUID")}
     for pod in (Pod(REF), Pod(REF, node="n1", annotations=empty)):
@@ -167,7 +167,7 @@ def claimed(device, phase, memory=GIB, cores=500, node="n1"):
     return Claim(Scheme.KUBESHARE, REF, node, (allocation,))
 
 
-def test_a_scheduled_sharepod_is_promised_a_virtual_gpu_by_its_gpuid():
+def test_a_scheduled_sharepod_has_an_assumed_claim_on_its_gpuid():
     assert KUBESHARE.claim(share_pod()) == claimed("zxcvb", Phase.ASSUMED)
 
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_pod_is_not_the_claims_business():
     assert KUBESHARE.claim(share_pod(phase="Failed")) == KUBESHARE.claim(share_pod())
 
 
-def test_release_2_says_the_gpu_in_an_annotation():
+def test_release_2_has_the_gpu_in_an_annotation():
     pod = labelled(memory="5", gpu_uuid=GPU, gpu_mem="7", cell_id="n1/1", gpu_manager_port="50052")
     assert KUBESHARE.claim(pod) == claimed(GPU, Phase.ASSIGNED, memory=7)
     assert KUBESHARE.claim(labelled(memory="5", gpu_uuid=GPU)).allocations[0].shares == (
@@ -289,7 +289,7 @@ def test_several_gpus_are_written_with_the_sum_of_their_memory():
         ),
     ],
 )
-def test_a_claim_that_kubeshare_cannot_say_is_refused(codec, allocations):
+def test_a_claim_that_kubeshare_cannot_express_is_refused(codec, allocations):
     claim = Claim(Scheme.KUBESHARE, REF, "n1", allocations)
     refusal(codec.annotations, claim, DEVICES)
 
@@ -339,10 +339,10 @@ keys = st.sampled_from(
         BOUND_DEVICE,
     ]
 )
-told = st.dictionaries(keys, texts, max_size=4)
+any_texts = st.dictionaries(keys, texts, max_size=4)
 
 
-@given(told, told, st.sampled_from(["", "n1"]), st.sampled_from([None, REAL]))
+@given(any_texts, any_texts, st.sampled_from(["", "n1"]), st.sampled_from([None, REAL]))
 def test_any_text_is_understood_or_refused_by_pod_key_and_text(annotations, labels, node, owner):
     pod = Pod(REF, node=node, annotations=annotations, labels=labels, owner=owner)
     for read in (KUBESHARE.requests, KUBESHARE.claim, locality):
@@ -368,7 +368,7 @@ def test_a_sharepod_and_its_real_pod_are_one_tenant():
     assert (plain, still) == (stranger, waiting)
 
 
-def test_a_pod_whose_sharepod_is_gone_keeps_what_it_says_itself():
+def test_a_pod_whose_sharepod_is_gone_keeps_its_own_annotations():
     assert join([share_pod(owner=REAL)], []) == (share_pod(owner=REAL),)
 
 
@@ -430,7 +430,7 @@ def test_a_container_gets_its_gpu_and_geminis_hook():
     assert manager_env(50052) == {"POD_MANAGER_PORT": "50052"}
 
 
-def test_whole_gpus_are_given_without_a_hook():
+def test_whole_gpus_are_allocated_without_a_hook():
     shares = (Share(GPU, None, 1000), Share(OTHER, None, 1000))
     edits = KUBESHARE.edits(REF, Allocation("", shares, Phase.ASSIGNED), DEVICES)
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == f"{GPU},{OTHER}"
@@ -438,7 +438,7 @@ def test_whole_gpus_are_given_without_a_hook():
     assert edits.mounts == ()
 
 
-def test_a_container_is_given_nothing_while_its_gpu_is_unknown():
+def test_an_allocation_on_an_unknown_gpu_makes_no_container_edits():
     for name in ("nouuid", "unknown"):
         allocation = claimed(name, Phase.ASSUMED).allocations[0]
         refusal(KUBESHARE.edits, REF, allocation, DEVICES)

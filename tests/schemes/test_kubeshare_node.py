@@ -56,7 +56,7 @@ def test_other_pods_are_no_holders():
         assert holder(one) is None
 
 
-def test_a_holder_that_does_not_say_what_it_holds_is_refused():
+def test_a_holder_whose_virtual_gpu_cannot_be_read_is_refused():
     for one in (
         pod("kubeshare-vgpu-another-node-zxcvb"),
         pod("x", {"kubeshare/role": "dummyPod"}),

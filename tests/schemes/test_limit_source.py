@@ -53,17 +53,17 @@ def place(node, content, pod=UID, container=ID):
     return path
 
 
-def refusals(told):
-    return [(rejection.object_name, rejection.reason) for rejection in told.rejections]
+def refusals(limit_sample):
+    return [(rejection.object_name, rejection.reason) for rejection in limit_sample.rejections]
 
 
-def test_gpu_managers_limits_are_told_by_container_and_gpu(node):
+def test_gpu_managers_limits_are_read_by_container_and_gpu(node):
     path = place(node, vcuda())
     (node / "vm" / UID / "vcuda.sock").touch()
     (node / "vm" / UID / "not-yet").mkdir()
-    told = sample(node)
-    assert told.rejections == ()
-    assert told.limits == (
+    limit_sample = sample(node)
+    assert limit_sample.rejections == ()
+    assert limit_sample.limits == (
         LimitFile(
             scheme=Scheme.GAIA,
             path=str(path),
@@ -97,12 +97,12 @@ def test_a_folder_that_is_named_after_the_container_has_no_id(node):
     assert (limit.container, limit.container_id) == ("main", "")
 
 
-def test_kubeshares_limits_are_told_by_pod_and_gpu(node):
+def test_kubeshares_limits_are_read_by_pod_and_gpu(node):
     path = node / "config" / GPU
     path.write_bytes(LINE)
-    told = sample(node)
-    assert told.rejections == ()
-    assert told.limits == (
+    limit_sample = sample(node)
+    assert limit_sample.rejections == ()
+    assert limit_sample.limits == (
         LimitFile(
             scheme=Scheme.KUBESHARE,
             path=str(path),
@@ -117,8 +117,8 @@ def test_kubeshares_limits_are_told_by_pod_and_gpu(node):
 
 
 def test_systems_that_are_not_installed_have_no_limits(tmp_path):
-    told = sample(tmp_path)
-    assert (told.limits, told.rejections) == ((), ())
+    limit_sample = sample(tmp_path)
+    assert (limit_sample.limits, limit_sample.rejections) == ((), ())
 
 
 def test_one_bad_file_is_refused_and_the_others_are_read(node):
@@ -142,9 +142,9 @@ def test_one_bad_file_is_refused_and_the_others_are_read(node):
     (node / "config" / GPU).write_bytes(b"2\n")
     (node / "config" / "lost+found").mkdir()
     (node / "config" / GPU.replace("a", "b")).symlink_to(good)
-    told = sample(node)
-    assert [limit.path for limit in told.limits] == [str(good)]
-    assert sorted(refusals(told)) == sorted(
+    limit_sample = sample(node)
+    assert [limit.path for limit in limit_sample.limits] == [str(good)]
+    assert sorted(refusals(limit_sample)) == sorted(
         [
             (str(folder / "truncated/vcuda.config"), Reason.MALFORMED),
             (str(folder / "too-long/vcuda.config"), Reason.TOO_LARGE),
@@ -166,13 +166,13 @@ def test_a_config_without_end_is_too_large(node):
     assert refusals(sample(node)) == [(str(node / "config" / GPU), Reason.TOO_LARGE)]
 
 
-def test_more_folders_than_are_read_is_told(node, monkeypatch):
+def test_more_folders_than_are_read_is_a_rejection(node, monkeypatch):
     monkeypatch.setattr(limits_module, "MAX_ENTRIES", 3)
     for number in range(5):
         place(node, vcuda(pod_uid=f"pod-{number}"), pod=f"pod-{number}")
-    told = sample(node)
-    assert len(told.limits) == 3
-    assert refusals(told) == [(str(node / "vm"), Reason.TOO_MANY_FILES)]
+    limit_sample = sample(node)
+    assert len(limit_sample.limits) == 3
+    assert refusals(limit_sample) == [(str(node / "vm"), Reason.TOO_MANY_FILES)]
 
 
 def test_of_more_folders_than_are_read_those_of_living_pods_come_first(node, monkeypatch):
@@ -181,9 +181,9 @@ def test_of_more_folders_than_are_read_those_of_living_pods_come_first(node, mon
         place(node, vcuda(pod_uid=f"pod-{number}"), pod=f"pod-{number}")
     for number in range(5):
         source = LimitSource({"gaia": str(node / "vm")}, living=lambda uid=f"pod-{number}": {uid})
-        told = source.sample()
-        assert told.limits[0].pod_uid == f"pod-{number}"
-        assert len(told.limits) == 3
+        limit_sample = source.sample()
+        assert limit_sample.limits[0].pod_uid == f"pod-{number}"
+        assert len(limit_sample.limits) == 3
 
 
 def test_a_tenants_many_folders_are_not_all_read(node, monkeypatch):

@@ -126,7 +126,7 @@ def test_the_limits_of_a_daemon_that_has_started(root):
     assert sample.rejections == ()
 
 
-def test_nothing_is_told_before_the_limits_are_set_and_after_an_orderly_stop(root):
+def test_no_limits_are_read_before_they_are_set_or_after_an_orderly_stop(root):
     daemon, limits = Daemon(root).write(SET), source(root)
     assert limits.sample().mps == ()
     daemon.started()

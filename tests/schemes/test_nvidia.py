@@ -103,7 +103,9 @@ def test_an_id_of_no_known_form_is_a_share_of_an_unknown_device(text):
         (frozenset({Scheme.VOLCANO}), Scheme.VOLCANO),
     ],
 )
-def test_an_instances_uuid_in_the_common_resource_is_told_by_the_nodes_register(registered, scheme):
+def test_the_scheme_of_an_instance_in_the_common_resource_comes_from_the_nodes_register(
+    registered, scheme
+):
     devices = read("nvidia.com/gpu", M, env={ENV: M}, registered=registered)
     assert (devices.scheme, devices.shares) == (scheme, (Share(M, None, WHOLE),))
     assert read("nvidia.com/mig-1g.10gb", M, registered=registered).scheme is NVIDIA

@@ -66,7 +66,7 @@ def test_a_pod_of_another_gpu_scheduler_is_recognised(fields, scheduler):
         {"labels": {"runai-gpu-groups": "g", "kai.scheduler/queue": "q"}},
     ],
 )
-def test_an_ordinary_gpu_pod_is_nobody_elses(fields):
+def test_an_ordinary_gpu_pod_belongs_to_no_other_scheduler(fields):
     assert other_scheduler(read(limits=GPU, **fields)) is None
 
 

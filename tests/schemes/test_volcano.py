@@ -1,4 +1,4 @@
-"""Volcano's and HAMi's language: what pods ask for, the kubelet's IDs, what containers get."""
+"""Volcano's and HAMi's codec: requests of pods, the kubelet's IDs, edits of containers."""
 
 import itertools
 from collections import Counter
@@ -253,10 +253,10 @@ def test_any_id_is_a_slot_or_refused(device_id, resource):
         assert slot.device in device_id
 
 
-# ---------------------------------------------------------------- what a container is given
+# ---------------------------------------------------------------- the edits of a container
 
 
-def given_shares(*shares, container="train"):
+def allocation_of(*shares, container="train"):
     return Allocation(container, shares, Phase.ASSIGNED)
 
 
@@ -264,11 +264,11 @@ def by_name(*devices):
     return {name: device for device in devices for name in device.names}
 
 
-def test_a_container_is_given_its_limits_and_the_library():
+def test_the_edits_of_a_container_have_its_limits_and_the_library():
     """E5: 1024 units of 10 MiB are a limit of 10240 MiB."""
     memory = asked(Volcano(memory_factor=10), limits={MEMORY: 1024}).memory_bytes
     assert memory == 1.073741824e10
-    shares = given_shares(Share("GPU-2", memory, 500), Share("GPU-0", memory, 500))
+    shares = allocation_of(Share("GPU-2", memory, 500), Share("GPU-0", memory, 500))
     edits = VOLCANO.edits(POD, shares, by_name(*L40S), cache_name="3fa8")
     assert edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0",
@@ -286,19 +286,19 @@ def test_a_container_is_given_its_limits_and_the_library():
 
 
 def test_hami_has_its_folder_elsewhere():
-    edits = HAMI_CODEC.edits(POD, given_shares(Share("GPU-0", MIB, 0)), by_name(*L40S))
+    edits = HAMI_CODEC.edits(POD, allocation_of(Share("GPU-0", MIB, 0)), by_name(*L40S))
     assert edits.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/vgpu.cache"
     cache = Mount("/usr/local/vgpu/containers/uid-1_train", "/usr/local/vgpu", read_only=False)
     assert cache in edits.mounts
 
 
-def test_the_operators_settings_are_given_too():
+def test_the_edits_of_a_container_have_the_operators_settings():
     codec = Volcano(
         paths=ShimPaths("/h/lib", "/t/lib", "/h/preload", "/h/c", "/t/c"),
         oversubscribe=True,
         core_policy="disable",
     )
-    shares = given_shares(Share("GPU-0", MIB, 200))
+    shares = allocation_of(Share("GPU-0", MIB, 200))
     edits = codec.edits(POD, shares, by_name(*L40S), preload=False)
     assert edits.env["CUDA_OVERSUBSCRIBE"] == "true"
     assert edits.env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
@@ -310,7 +310,7 @@ def test_the_operators_settings_are_given_too():
 
 
 def test_cores_that_differ_are_limited_gpu_by_gpu():
-    shares = given_shares(Share("GPU-0", MIB, 200), Share("GPU-1", MIB, 300))
+    shares = allocation_of(Share("GPU-0", MIB, 200), Share("GPU-1", MIB, 300))
     env = VOLCANO.edits(POD, shares, by_name(*L40S)).env
     limits = {name: value for name, value in env.items() if "SM_LIMIT" in name}
     assert limits == {"CUDA_DEVICE_SM_LIMIT": "20", "CUDA_DEVICE_SM_LIMIT_1": "30"}
@@ -318,7 +318,7 @@ def test_cores_that_differ_are_limited_gpu_by_gpu():
 
 def test_a_mig_slot_is_a_device_without_limits():
     instance = Device("MIG-1", handles=("GPU-0[group1-2]",))
-    edits = VOLCANO.edits(POD, given_shares(Share("GPU-0[group1-2]", 0, 0)), by_name(instance))
+    edits = VOLCANO.edits(POD, allocation_of(Share("GPU-0[group1-2]", 0, 0)), by_name(instance))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}
     assert not edits.mounts
 
@@ -335,7 +335,7 @@ def test_a_mig_slot_is_a_device_without_limits():
 )
 def test_a_share_that_could_not_be_enforced_is_refused(share):
     with pytest.raises(ClaimError, match="ml/train-0"):
-        VOLCANO.edits(POD, given_shares(share), by_name(*L40S))
+        VOLCANO.edits(POD, allocation_of(share), by_name(*L40S))
 
 
 @given(
@@ -351,8 +351,8 @@ def test_a_share_that_could_not_be_enforced_is_refused(share):
         unique_by=lambda share: share.device,
     )
 )
-def test_what_a_container_is_told_is_read_back(shares):
-    env = VOLCANO.edits(POD, given_shares(*shares), by_name(*L40S)).env
+def test_the_environment_of_a_container_is_read_back(shares):
+    env = VOLCANO.edits(POD, allocation_of(*shares), by_name(*L40S)).env
     assert is_shared(env)
     assert visible_uuids(env) == tuple(share.device for share in shares)
     limits = [memory_limit(env, position) for position in range(len(shares))]
@@ -376,7 +376,7 @@ def test_a_mig_slot_leads_to_its_gpu(name, gpu, slot):
     assert (physical(name), mig_slot(name)) == (gpu, slot)
 
 
-# ---------------------------------------------------------------- what a container was told
+# ---------------------------------------------------------------- the environment of a container
 
 
 @pytest.mark.parametrize(
@@ -416,13 +416,13 @@ def test_a_whole_gpu_has_no_limit_in_its_environment():
 # ---------------------------------------------------------------- the two dialects
 
 
-def test_no_name_is_said_in_both_dialects():
+def test_no_key_is_in_both_key_sets():
     names = Counter(
         itertools.chain.from_iterable(
-            {*said.quantities, *said.locks, *said.handshake}
-            | {said.devices, said.to_allocate, said.node, said.time, said.bind_time}
-            | {said.bind_phase, said.register}
-            for said in (VOLCANO.key_set, HAMI)
+            {*keys.quantities, *keys.locks, *keys.handshake}
+            | {keys.devices, keys.to_allocate, keys.node, keys.time, keys.bind_time}
+            | {keys.bind_phase, keys.register}
+            for keys in (VOLCANO.key_set, HAMI)
         )
     )
     assert set(names.values()) == {1}

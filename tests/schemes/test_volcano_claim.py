@@ -243,14 +243,14 @@ def test_other_vendors_devices_are_not_ours():
         (f"{A};{A};{A};{A}", f"{A};{A};{A};{A}"),
     ],
 )
-def test_devices_that_cannot_be_told_are_refused(text, offending):
+def test_devices_that_cannot_be_read_are_refused(text, offending):
     with pytest.raises(ClaimError) as refused:
         CODEC.claim(pod({IDS: text}))
     assert (refused.value.object_name, refused.value.key) == ("ml/train-0", IDS)
     assert refused.value.text == offending
 
 
-def test_a_request_that_cannot_be_told_is_refused_with_the_claim():
+def test_a_request_that_cannot_be_read_is_refused_with_the_claim():
     with pytest.raises(ClaimError, match="vgpu-number"):
         CODEC.claim(pod({IDS: A}, (Container("x", broken={"volcano.sh/vgpu-number": "1m"}),)))
 
@@ -288,10 +288,10 @@ def test_the_older_plugins_gpu_is_an_index():
     )
 
 
-def test_the_older_plugins_whole_gpus_are_given_in_order():
-    told = OLD | {"volcano.sh/gpu-index": "3,0,5", "volcano.sh/gpu-assigned": "true"}
-    told["volcano.sh/predicate-time"] = "once"
-    claim = CODEC.claim(old_pod(told, (0, 1), (0, 2)))
+def test_whole_gpus_of_the_older_plugin_are_allocated_in_order():
+    annotations = OLD | {"volcano.sh/gpu-index": "3,0,5", "volcano.sh/gpu-assigned": "true"}
+    annotations["volcano.sh/predicate-time"] = "once"
+    claim = CODEC.claim(old_pod(annotations, (0, 1), (0, 2)))
     assert held(claim) == {"c0": "3", "c1": "05"}
     assert set(phases(claim).values()) == {Phase.ASSIGNED}
     assert claim.allocations[0].shares == (Share("3", None, 1000),)
@@ -381,7 +381,7 @@ def claim_of(*shares, phase=Phase.ASSIGNED, **changes):
         ),
     ],
 )
-def test_what_the_annotations_cannot_say_is_refused(claim):
+def test_a_claim_that_the_annotations_cannot_express_is_refused(claim):
     with pytest.raises(ClaimError) as refused:
         CODEC.annotations(claim, {})
     assert refused.value.object_name == "ml/train-0"
@@ -468,8 +468,10 @@ def mutated(draw):
     ),
 )
 def test_any_text_gives_a_claim_or_a_typed_error(codec, texts):
-    said = {"old": "volcano.sh/gpu-index"}
-    annotations = {said.get(name) or getattr(codec.key_set, name): texts[name] for name in texts}
+    other_keys = {"old": "volcano.sh/gpu-index"}
+    annotations = {
+        other_keys.get(name) or getattr(codec.key_set, name): texts[name] for name in texts
+    }
     specs = containers("x", "plain", "y", resource=codec.key_set.number)
     try:
         claim = codec.claim(pod(annotations, specs))

@@ -1,4 +1,4 @@
-"""What nodes say in Volcano's and HAMi's language: their GPUs, heartbeat, locks."""
+"""What nodes have of Volcano and HAMi: their GPUs, heartbeat, locks."""
 
 import json
 import string
@@ -164,13 +164,13 @@ def test_gpus_are_registered_as_the_plugins_do_it():
         Registration("GPU-a", type="\ud800"),
     ],
 )
-def test_a_gpu_that_the_register_cannot_say_is_refused(gpu):
+def test_a_gpu_that_the_register_cannot_express_is_refused(gpu):
     for key_set in (VOLCANO, HAMI):
         with pytest.raises(ClaimError):
             registration([gpu], key_set)
 
 
-def test_an_index_that_is_not_told_is_not_made_up():
+def test_a_missing_index_is_not_invented():
     with pytest.raises(ClaimError, match="index is missing"):
         registration([Registration("GPU-a")], HAMI, columns=9)
 
@@ -203,9 +203,9 @@ def test_every_gpu_that_is_registered_is_read_back(gpus, form):
     key_set, columns = form
     text = registration(gpus, key_set, columns)
     read = registrations(node({key_set.register: text}), key_set)
-    told = key_set.columns[: columns or None]
-    assert [[getattr(gpu, name) for name in told] for gpu in read] == [
-        [getattr(gpu, name) for name in told] for gpu in gpus
+    shown = key_set.columns[: columns or None]
+    assert [[getattr(gpu, name) for name in shown] for gpu in read] == [
+        [getattr(gpu, name) for name in shown] for gpu in gpus
     ]
 
 

@@ -35,11 +35,11 @@ def pod(codec, inits, apps, text, *, kinds=None, renamed=False):
             for at, (what, kind) in enumerate(zip(inits, kinds, strict=True))
         ),
     ]
-    said = {codec.key_set.devices: text}
-    return Pod(PodRef("u", "ml", "train"), annotations=said, containers=tuple(specs))
+    annotations = {codec.key_set.devices: text}
+    return Pod(PodRef("u", "ml", "train"), annotations=annotations, containers=tuple(specs))
 
 
-def told(codec, *arguments, **options):
+def read_shares(codec, *arguments, **options):
     """Container -> (device, MiB) of each share."""
     claim = codec.claim(pod(codec, *arguments, **options))
     return {
@@ -75,12 +75,12 @@ WORKED = {
 
 @pytest.mark.parametrize(("inits", "apps", "text", "holders"), WORKED.values(), ids=WORKED)
 def test_each_worked_example_is_read(inits, apps, text, holders):
-    assert told(HAMIS, inits, apps, text) == holders
+    assert read_shares(HAMIS, inits, apps, text) == holders
 
 
 def test_volcano_writes_for_app_containers_in_its_unit_whatever_init_containers_ask():
     text = f"{entry('B', 64, 30)};{entry('B', 10)}{entry('A', 10)}"
-    assert told(VOLCANOS, "g", "pgg", text) == {
+    assert read_shares(VOLCANOS, "g", "pgg", text) == {
         "c1": [("B", 4096)],
         "c2": [("B", 640), ("A", 640)],
     }
@@ -90,7 +90,7 @@ def test_volcano_writes_for_app_containers_in_its_unit_whatever_init_containers_
 
 def test_a_container_with_two_vendors_has_only_the_devices_that_are_ours():
     """Up to 2.9 the vendor that is handled second gets the entries of the first one too."""
-    assert told(HAMIS, "", "g", f"C,DCU,500,0:{A1};") == {"c0": ONE}
+    assert read_shares(HAMIS, "", "g", f"C,DCU,500,0:{A1};") == {"c0": ONE}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_container_with_two_vendors_has_only_the_devices_that_are_ours():
 )
 def test_another_number_of_segments_is_not_this_pods(inits, apps, text):
     with pytest.raises(ClaimError, match="segments with devices, where"):
-        told(HAMIS, inits, apps, text)
+        read_shares(HAMIS, inits, apps, text)
 
 
 # ---------------------------------------------------------------- generated pods
@@ -197,26 +197,28 @@ def test_every_version_of_every_writer_is_read(case):
 def test_where_nobody_is_known_to_ask_nobody_gets_anothers_devices(case):
     """With a resource that has a name of the operator's, beside other vendors' devices."""
     try:
-        found = devices(case[0], case, renamed=True)
+        read_devices = devices(case[0], case, renamed=True)
     except ClaimError as refused:
         assert "HAMi up to 2.8" in str(refused)  # noqa: PT017  # either is right
         assert "HAMi from 2.9" in str(refused)  # noqa: PT017
     else:
-        assert found == case[-1]
+        assert read_devices == case[-1]
 
 
 @pytest.mark.parametrize(
     ("inits", "apps", "text"),
     [("", "gd", f";{A1};"), ("", "gdg", f";{A1};{A2};"), ("d", "g", f";{A1};")],
 )
-def test_a_renamed_resource_beside_another_vendors_cannot_be_told_by_position(inits, apps, text):
+def test_a_renamed_resource_beside_another_vendors_cannot_be_assigned_by_position(
+    inits, apps, text
+):
     """Up to 2.9 the other vendor's containers have their segments in front."""
     with pytest.raises(ClaimError, match=r"HAMi up to 2\.8"):
-        told(HAMIS, inits, apps, text, renamed=True)
+        read_shares(HAMIS, inits, apps, text, renamed=True)
 
 
-def test_a_renamed_resource_beside_an_init_container_cannot_be_told_in_either_reading():
+def test_a_renamed_resource_beside_an_init_container_cannot_be_assigned_in_either_reading():
     with pytest.raises(ClaimError) as refused:
-        told(HAMIS, "g", "g", f"{A1};", renamed=True)
+        read_shares(HAMIS, "g", "g", f"{A1};", renamed=True)
     assert "app containers among c0 (HAMi up to 2.8" in str(refused.value)
     assert "any among i0, c0 (HAMi from 2.9)" in str(refused.value)

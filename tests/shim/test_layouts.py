@@ -200,7 +200,7 @@ def test_a_wrapped_counter_never_changes_the_layout_of_a_region(region, data):
         assert error.reason is Reason.INCONSISTENT_SUMS  # noqa: PT017
 
 
-def test_a_status_that_no_library_writes_is_refused_where_status_tells_the_layout():
+def test_a_status_that_no_library_writes_is_refused_where_the_status_decides_the_layout():
     region = a_region("v1.1", processes=[a_process("v1.1", status=7)])
     assert refusal(round_trip, region) is Reason.INCONSISTENT_SUMS
 

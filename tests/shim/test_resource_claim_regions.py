@@ -100,9 +100,9 @@ def test_it_is_of_the_only_container_that_uses_the_resource_claim(
     sample = ShimSource(
         [], required=False, resource_claim_roots=[str(resource_claim_folder)]
     ).sample()
-    found = with_resource_claim_users(sample, seen)
-    assert [(file.pod_uid, file.container) for file in found.files] == ([place] if place else [])
-    assert found.rejections == ()
+    joined = with_resource_claim_users(sample, seen)
+    assert [(file.pod_uid, file.container) for file in joined.files] == ([place] if place else [])
+    assert joined.rejections == ()
 
 
 def test_of_several_containers_it_is_nobodys(resource_claim_folder):
@@ -114,9 +114,9 @@ def test_of_several_containers_it_is_nobodys(resource_claim_folder):
         kubelet((POD, "main"), (POD, "side")),
         kubelet((POD, "main"), (OTHER, "main"), pods=("u1", "u2")),
     ):
-        found = with_resource_claim_users(sample, seen)
-        assert found.files == ()
-        (rejection,) = found.rejections
+        joined = with_resource_claim_users(sample, seen)
+        assert joined.files == ()
+        (rejection,) = joined.rejections
         assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
 
 

@@ -192,7 +192,7 @@ def test_files_in_place_of_folders_are_one_rejection(root):
     )
 
 
-def test_more_entries_than_are_read_are_said_once(root, monkeypatch):
+def test_more_entries_than_are_read_are_reported_once(root, monkeypatch):
     for pod in range(20):
         place(root, GOOD, pod=pod)
     monkeypatch.setattr(shim, "MAX_ENTRIES", 8)
@@ -307,7 +307,7 @@ def test_a_folder_full_of_junk_is_refused_and_the_others_are_read(root):
     assert refused(sample(root)) == [(str(path.parent), Reason.TOO_MANY_FILES)]
 
 
-def test_a_file_name_that_is_not_utf_8_is_told_in_plain_text(root):
+def test_a_file_name_that_is_not_utf_8_is_reported_with_escapes(root):
     place(root, GOOD, name="\udcff.cache")
     scribble(place(root, GOOD, pod=1, name="\udcfe.cache"), 0, b"ELF!")
     result = sample(root)
@@ -415,7 +415,7 @@ def test_what_is_remembered_is_forgotten_with_its_folder(root, settled, tmp_path
     assert [file.region for file in source.sample().files] == [a_region("v0")]
 
 
-def test_a_remembered_region_is_read_anew_every_time(root, settled):
+def test_a_remembered_region_is_read_again_every_time(root, settled):
     path = place(root, GOOD)
     source = ShimSource([str(root)])
     source.sample()

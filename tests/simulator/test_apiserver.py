@@ -131,7 +131,7 @@ def watched(events, number):
     return found
 
 
-def test_a_watch_tells_every_change_after_its_version_and_then_bookmarks(store, cluster):
+def test_a_watch_sends_every_change_after_its_version_and_then_bookmarks(store, cluster):
     store.create(PODS, pod("before"))
     (page,) = cluster.pods(keep=Keep.ALL)
     events = cluster.watch(PODS, page.resource_version)
@@ -335,20 +335,20 @@ def test_a_binding_without_a_node_is_no_binding(store, api):
 
 def test_an_eviction_needs_the_identity_and_the_version_that_it_names(store, cluster):
     store.create(PODS, pod("p"))
-    found = cluster.pod("ns", "p")
-    another = replace(found.ref, uid="another")
-    assert refused(lambda: cluster.evict(another, found.resource_version)) == (409, "Conflict")
-    assert refused(lambda: cluster.evict(found.ref, "0")) == (409, "Conflict")
-    cluster.evict(found.ref, found.resource_version)
+    stored = cluster.pod("ns", "p")
+    another = replace(stored.ref, uid="another")
+    assert refused(lambda: cluster.evict(another, stored.resource_version)) == (409, "Conflict")
+    assert refused(lambda: cluster.evict(stored.ref, "0")) == (409, "Conflict")
+    cluster.evict(stored.ref, stored.resource_version)
     assert refused(lambda: cluster.pod("ns", "p")) == (404, "NotFound")
-    assert refused(lambda: cluster.evict(found.ref, found.resource_version)) == (404, "NotFound")
+    assert refused(lambda: cluster.evict(stored.ref, stored.resource_version)) == (404, "NotFound")
 
 
-def test_who_is_told_of_an_eviction_acts_before_anybody_looks(store, cluster):
+def test_the_handler_of_an_eviction_acts_before_the_next_request(store, cluster):
     store.on_gone = lambda gone: store.create(PODS, pod(f"after-{gone['metadata']['name']}"))
     store.create(PODS, pod("p"))
-    found = cluster.pod("ns", "p")
-    cluster.evict(found.ref, found.resource_version)
+    stored = cluster.pod("ns", "p")
+    cluster.evict(stored.ref, stored.resource_version)
     assert names(cluster.pods()) == ["after-p"]
 
 
@@ -375,7 +375,7 @@ def test_a_lease_is_taken_by_one_of_two(cluster):
     assert cluster.lease("ns", "leader").holder == "one"
 
 
-def test_an_event_that_is_said_again_is_counted(store, cluster):
+def test_an_event_that_is_written_again_is_counted(store, cluster):
     note = EventNote("Pod", "v1", "ns", "p", "u", "Said", "words", 1000.0, "test")
     for _ in range(3):
         cluster.write_event(note)

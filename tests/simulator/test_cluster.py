@@ -1,4 +1,4 @@
-"""The demo's cluster: its objects are whole and consistent, and repairing it mends it."""
+"""The demo's cluster: its objects are complete and consistent, and the reconciler repairs it."""
 
 from collections import Counter
 
@@ -74,7 +74,7 @@ def test_the_plan_shows_one_of_each_thing_that_goes_wrong_and_repairs_it(cycles)
     assert {result.outcome for result in cycles.apply(made)} == {ActionOutcome.DONE}
 
 
-def test_after_it_nothing_is_left_to_be_done(cycles):
+def test_after_the_repair_nothing_is_left_to_be_done(cycles):
     list(cycles.apply(cycles.make()))
     plan = cycles.make().plan
     assert plan.actions == ()
@@ -85,7 +85,7 @@ def test_after_it_nothing_is_left_to_be_done(cycles):
     }
 
 
-def test_who_was_stuck_is_served_after_it_and_nobody_lost_anything(cluster, cycles):
+def test_after_the_repair_stuck_pods_are_served_and_no_pod_lost_its_share(cluster, cycles):
     def holders():
         pods = tuple(pod for page in cluster.pods() for pod in page.objects)
         shown = inventory(Objects(tuple(cluster.nodes()), pods, ()), UNITS)
@@ -148,7 +148,7 @@ def test_the_nodes_pods_are_those_of_the_api_server(simulated, node):
     assert node.pods() == before - {REFUSED, EXPIRED} | {HEIR}
 
 
-def test_an_heir_runs_and_its_process_is_on_its_gpu_from_then_on(simulated, node):
+def test_a_replacement_pod_runs_and_its_process_is_on_its_gpu_from_then_on(simulated, node):
     (heir,) = (pod for pod in demo_cluster(START).heirs.values() if pod.ref.name == HEIR)
     (process,) = heir.containers[0].processes
     assert process.pid not in {each.pid for each in node.driver.sample(NOW).processes}

@@ -55,7 +55,7 @@ def test_it_has_the_readings_that_the_real_source_asks_for(driver):
         assert gpu.readings.keys() == asked
 
 
-def test_it_tells_the_state_of_the_scenario(driver, clock):
+def test_a_sample_has_the_state_of_the_scenario(driver, clock):
     clock.t = 42.0
     sample = driver.sample(0)
     states = gpus_at(demo(), 42)
@@ -76,11 +76,11 @@ def test_it_tells_the_state_of_the_scenario(driver, clock):
 def test_ratios_are_ratios_and_memory_adds_up(driver, clock):
     for clock.t in range(0, 200, 7):
         for gpu in driver.sample(0).gpus:
-            told = gpu.readings
-            assert all(0 <= v <= 1 for key, v in told.items() if key[0].endswith("_ratio"))
+            readings = gpu.readings
+            assert all(0 <= v <= 1 for key, v in readings.items() if key[0].endswith("_ratio"))
             parts = ("memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
-            assert sum(told[part,] for part in parts) == told["memory_total_bytes",]
-            assert told["energy_joules",] <= gpus_at(demo(), clock.t)[gpu.index].joules
+            assert sum(readings[part,] for part in parts) == readings["memory_total_bytes",]
+            assert readings["energy_joules",] <= gpus_at(demo(), clock.t)[gpu.index].joules
 
 
 def test_time_moves_the_readings(driver, clock):
@@ -122,7 +122,7 @@ def test_a_hanging_driver_answers_only_after_it_recovers(driver):
     assert len(samples[0].gpus) == 2
 
 
-def test_an_xid_is_told_once_its_time_has_come(driver, clock):
+def test_an_xid_is_reported_once_at_its_time(driver, clock):
     clock.t = 19.9
     driver.wait_xids(0)
     assert driver.xids() == ()
@@ -132,7 +132,7 @@ def test_an_xid_is_told_once_its_time_has_come(driver, clock):
         assert driver.xids() == (XidCount(A10.uuid, 31, 1, START + 20),)
 
 
-def test_xids_from_before_the_driver_was_opened_are_not_told():
+def test_xids_from_before_the_driver_was_opened_are_not_reported():
     driver = SimulatedDriver(demo(), START, lambda: 100.0)
     driver.wait_xids(0)
     assert driver.xids() == ()

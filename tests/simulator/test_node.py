@@ -150,7 +150,7 @@ def test_every_pod_that_ran_is_named_by_its_log_folder(node):
     }
 
 
-def test_the_pods_file_tells_phases_and_who_wants_a_gpu(node):
+def test_the_pods_file_has_phases_and_which_pods_request_a_gpu(node):
     statuses = {status.ref: status for status in read_pods(node).statuses}
     assert statuses.keys() == {pod.ref for pod in node.scenario.pods if not pod.deleted}
     assert all(status.wants_gpu for status in statuses.values())
@@ -168,7 +168,7 @@ def test_the_orphan_is_known_by_its_region_alone(node):
     assert deleted.ref.uid not in read_processes(node, ()).live_pods
 
 
-def test_gpushare_tells_its_share_in_the_environment(node):
+def test_gpushare_writes_its_share_into_the_environment(node):
     (grant,) = (g for g in read_kubelet(node).grants if g.resource == "aliyun.com/gpu-mem")
     limits = limits_from_env(grant.env)
     (container,) = (c for _, c in node.scenario.containers() if c.scheme is Scheme.GPUSHARE)
@@ -237,7 +237,7 @@ def test_processes_come_and_go_with_time(tmp_path):
 # ---------------------------------------------------------------- limit files
 
 
-def test_limit_files_hold_the_shares_of_gaia_and_kubeshare(node):
+def test_limit_files_hold_the_shares_of_gpu_manager_and_kubeshare(node):
     sample = LimitSource(node.paths.limit_dirs).sample()
     assert sample.rejections == ()
     limits = {limit.scheme: limit for limit in sample.limits}
@@ -277,7 +277,7 @@ def test_nothing_is_left_over_from_writing(node):
     assert set(files_below(node.folder)) - regions == expected
 
 
-def test_the_driver_and_the_files_tell_of_the_same_processes(node):
+def test_the_driver_and_the_files_have_the_same_processes(node):
     used = {
         process.pid: process.used_bytes for process in node.driver(lambda: 0.0).sample(0).processes
     }

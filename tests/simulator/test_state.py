@@ -30,19 +30,19 @@ def test_memory_adds_up(scenario, t):
     for use in uses_at(scenario, t):
         assert use.used_bytes > 0
         attributed[use.gpu] += use.used_bytes
-    for told in gpus_at(scenario, t):
-        gpu = told.gpu
-        assert told.used_bytes + told.free_bytes + gpu.reserved_bytes == gpu.memory_bytes
-        assert told.free_bytes >= 0
-        assert attributed[gpu.uuid] + gpu.baseline_bytes == told.used_bytes
+    for state in gpus_at(scenario, t):
+        gpu = state.gpu
+        assert state.used_bytes + state.free_bytes + gpu.reserved_bytes == gpu.memory_bytes
+        assert state.free_bytes >= 0
+        assert attributed[gpu.uuid] + gpu.baseline_bytes == state.used_bytes
 
 
 @any_scenario
 @given(t=moments)
 def test_no_gpu_is_busier_or_hotter_than_it_can_be(scenario, t):
-    for told in gpus_at(scenario, t):
-        assert 0 <= told.sm_percent <= 100
-        assert told.gpu.idle_watts <= told.watts <= told.gpu.limit_watts
+    for state in gpus_at(scenario, t):
+        assert 0 <= state.sm_percent <= 100
+        assert state.gpu.idle_watts <= state.watts <= state.gpu.limit_watts
 
 
 @any_scenario
@@ -91,13 +91,13 @@ def test_time_moves_memory_load_and_regions(scenario):
 
 
 @any_scenario
-def test_the_books_grant_every_id_once_and_only_what_is_registered(scenario):
-    given_out = Counter(
+def test_every_id_is_granted_once_and_only_where_it_is_registered(scenario):
+    granted = Counter(
         (grant.resource, device) for grant in grants(scenario) for device in grant.device_ids
     )
-    assert max(given_out.values()) == 1
+    assert max(granted.values()) == 1
     known = {(name, device) for name, ids in registered(scenario).items() for device in ids}
-    assert given_out.keys() <= known
+    assert granted.keys() <= known
 
 
 @any_scenario
@@ -150,7 +150,7 @@ def test_finetune_is_over_its_limit_and_nobody_else_is(t):
 
 
 @given(t=moments)
-def test_the_shim_of_finetune_believes_in_its_limit(t):
+def test_the_region_of_finetune_accounts_no_more_than_its_limit(t):
     region = regions_at(demo(), t)[by_name("finetune").containers[0].id]
     for index, device in enumerate(region.devices):
         accounted = sum(slot.used[index].total for slot in region.processes)
@@ -202,7 +202,7 @@ def test_a_host_process_makes_the_attribution_gap():
     assert pids <= {use.pid for use in uses_at(demo(), 0)}
 
 
-def test_the_last_kernel_is_told_in_unix_seconds():
+def test_the_time_of_the_last_kernel_is_in_unix_seconds():
     embeddings = by_name("embeddings").containers[0].id
     assert regions_at(demo(), 90, start=1.7e9)[embeddings].last_kernel_time == 1_700_000_090
     assert regions_at(demo(), 150, start=1.7e9)[embeddings].last_kernel_time == 1_700_000_120

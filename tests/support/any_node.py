@@ -1,8 +1,8 @@
 """Whole nodes at random: what each source may bring of a few pods on a few devices.
 
-The samples fit together about as often as not: regions name devices that were never given, pids are
-another pod's by now, pods have ended, files name pods that are no more, and any source may be
-missing.
+The samples fit together about as often as not: regions name devices that were never allocated,
+pids are another pod's by now, pods have ended, files name pods that are no more, and any source
+may be missing.
 """
 
 from random import Random
@@ -217,7 +217,7 @@ def any_limit(random, number):
 
 def any_kubelet(random):
     pods = {pod.uid: pod for pod in PODS if random.random() < 0.9}
-    if random.random() < 0.1 and PODS[0].uid in pods:  # it was deleted and made again
+    if random.random() < 0.1 and PODS[0].uid in pods:  # it was deleted and recreated
         pods["f" * 36] = PodRef("f" * 36, "ml", PODS[0].name)
     containers = {
         container_id(pod, name): ContainerName("ml", pod.name, name, pod.uid)
@@ -255,11 +255,11 @@ ENVIRONMENTS = {
     },
     "tencent.com/vcuda-core": {},
 }
-"""The resource by which a container is given a device -> what its plugin answers beside."""
+"""The resource by which a container gets a device -> what its plugin answers beside."""
 
 
 def any_grants(random, pod, name, number):
-    """What the kubelet gave one container: of gaia's two resources, of others one."""
+    """The grants of one container: of gpu-manager's two resources, of others one."""
     device, resource = random.choice(NAMED), random.choice([*ENVIRONMENTS])
     visible = random.choice([device, device, "void", f"{A},{B}"])
     if resource == "aliyun.com/gpu-mem":
@@ -308,12 +308,12 @@ def any_api_pod(random, ref):
     ended = ContainerState.TERMINATED if done else state
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2048}
     served = random.random() < 0.7
-    told = f"{random.choice([A, B])},NVIDIA,2048,30:"
+    entry = f"{random.choice([A, B])},NVIDIA,2048,30:"
     claim = {
         "volcano.sh/vgpu-node": NODE,
-        "volcano.sh/vgpu-ids-new": f"{told};{told}" if init is ContainerKind.INIT else told,
+        "volcano.sh/vgpu-ids-new": f"{entry};{entry}" if init is ContainerKind.INIT else entry,
         "volcano.sh/bind-phase": "success" if served else "allocating",
-        "volcano.sh/devices-to-allocate": "" if served else told,
+        "volcano.sh/devices-to-allocate": "" if served else entry,
     }
     return Pod(
         ref,

@@ -1,7 +1,7 @@
 """Clients that ask and never read: `python -m tests.support.deaf_clients HOST:PORT PATH SOURCE …`.
 
 From each address SOURCE one connection with a small receive buffer and 60 pipelined requests. One
-that is closed comes again at once. Each time that all have asked, ended ones too, a line says how
+that is closed comes again at once. Each time that all have asked, ended ones too, a line shows how
 often a connection was made. Ends with its standard input.
 """
 
@@ -34,15 +34,15 @@ def main() -> None:
     poll = select.poll()
     poll.register(0, select.POLLIN)
     clients: dict[int, tuple[socket.socket, str]] = {}
-    todo, made, told = sources, 0, 0
+    todo, made, printed = sources, 0, 0
     while True:
         for source in todo:
             sock = ask(server, path, source)
             clients[sock.fileno()] = sock, source
             poll.register(sock, ENDED)
             made += 1
-        if made >= told + len(sources):
-            told = made
+        if made >= printed + len(sources):
+            printed = made
             print(made, flush=True)
         todo = []
         for number, _ in poll.poll():

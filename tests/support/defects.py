@@ -1,4 +1,4 @@
-"""Checks that walk over many things, and tell of each defect in a line."""
+"""Checks that walk over many things, and report each defect in a line."""
 
 import functools
 from collections.abc import Callable, Iterable

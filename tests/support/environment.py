@@ -24,7 +24,7 @@ def required_root() -> None:
 
 
 def own_loopback() -> str:
-    """An address that only this process listens on: nobody takes a port that it has given back."""
+    """An address that only this process listens on: no other takes a port that it has closed."""
     number = os.getpid() % 2**22
     return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 

@@ -1,4 +1,4 @@
-"""A kubelet's pod-resources API on a unix socket, answering what a test says."""
+"""A kubelet's pod-resources API on a unix socket, with the answers that a test sets."""
 
 import random
 from concurrent import futures

@@ -202,7 +202,7 @@ class LiveExporter:
 
 
 def port_in(log: str) -> int:
-    """The port of 127.0.0.1 that a program of ours says it serves at; 0 if it has not yet."""
+    """The port of 127.0.0.1 that a program of ours serves at, by its log; 0 if none yet."""
     found = re.search(r'msg="web server ready" .*?127\.0\.0\.1:(\d+)', log)
     return int(found[1]) if found else 0
 

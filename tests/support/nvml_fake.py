@@ -98,7 +98,7 @@ class Xid:
 
 @dataclass
 class Link:
-    """How near two GPUs are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given.
+    """How near two GPUs are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 by default.
 
     ``nvlink`` is 1 for GPUs that NVLink joins.
     """

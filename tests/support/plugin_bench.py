@@ -1,8 +1,8 @@
-"""A teller with an API server in a dictionary, and a watch that shows only what it is told to.
+"""A status manager with an API server in a dictionary, and a watch that a test moves on.
 
 bench = Bench(role, gpus)
 bench.add(pod, bound=["main"], served=True)
-bench.teller.round()
+bench.round()
 bench.watch()                      # the watch has caught up
 bench.server.refuse("patch_pod", 500)
 """
@@ -20,7 +20,7 @@ from vgpu.kube.documents import Keep
 
 
 class Server:
-    """As far as a teller needs one; every write makes a new version, and needs the last."""
+    """As far as a status manager needs one; every write makes a new version, and needs the last."""
 
     def __init__(self):
         self.objects = {}
@@ -89,11 +89,14 @@ class Server:
         assert name == NODE
         test, *adds = operations
         assert test == {"op": "test", "path": "/metadata/uid", "value": self.node.uid}
-        told = {"capacity": dict(self.node.capacity), "allocatable": dict(self.node.allocatable)}
+        resources = {
+            "capacity": dict(self.node.capacity),
+            "allocatable": dict(self.node.allocatable),
+        }
         for each in adds:
             _, _, where, resource = each["path"].split("/")
-            told[where][resource.replace("~1", "/")] = int(each["value"])
-        self.node = replace(self.node, **told, resource_version=self._next())
+            resources[where][resource.replace("~1", "/")] = int(each["value"])
+        self.node = replace(self.node, **resources, resource_version=self._next())
         return self.node
 
     def versioned_config_map(self, namespace, name):
@@ -167,7 +170,7 @@ class Bench:
         self.seconds += after
         return self.status_manager.round()
 
-    def said(self, name):
+    def annotations_of(self, name):
         """A pod's annotations at the server."""
         return self.server.objects[name].annotations
 

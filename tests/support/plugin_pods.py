@@ -1,7 +1,7 @@
 """Pods, GPUs and tenants for the tests of the device plugin's roles.
 
 pod = asking("main", "volcano.sh/vgpu-number", annotations={...})
-tenant = tenant_of(pod, role.claim(pod, NODE, devices, books), bound=["main"])
+tenant = tenant_of(pod, role.claim(pod, NODE, devices, no_capacity(devices)), bound=["main"])
 """
 
 from msgspec.structs import replace
@@ -60,7 +60,7 @@ def tenant_of(pod, allocations, bound=(), **fields):
     return AdmittedPod(ref, tuple(allocations), bindings, NOW, **fields)
 
 
-def told(pod, marks):
+def with_marks(pod, marks):
     """The pod as it is when its marks have been written."""
     annotations = {**pod.annotations, **marks}
     kept = {key: text for key, text in annotations.items() if text is not None}

@@ -200,7 +200,7 @@ def unhealthy(on, gpus):
     }
 
 
-# ---------------------------------------------------------------- gaia and KubeShare
+# ---------------------------------------------------------------- gpu-manager and KubeShare
 
 
 def gaia_node(name, gpus=2):
@@ -228,7 +228,7 @@ def kubeshare_node(name, first, gpus=1):
 
 def share_pod(name, on, request, memory, *, gpuid="abcde", gpu=None):
     """A SharePod; with a GPU also served, by the pod that :func:`real_pod` makes."""
-    told = pod(
+    document = pod(
         name,
         on,
         annotations={
@@ -241,12 +241,12 @@ def share_pod(name, on, request, memory, *, gpuid="abcde", gpu=None):
     status = {}
     if gpu is not None:
         status = {
-            "PodStatus": told["status"],
+            "PodStatus": document["status"],
             "BoundDeviceID": uuid(gpu),
             "PodObjectMeta": {"uid": f"real-{name}"},
             "PodManagerPort": 50051,
         }
-    return {**told, "kind": "SharePod", "apiVersion": "kubeshare.nthu/v1", "status": status}
+    return {**document, "kind": "SharePod", "apiVersion": "kubeshare.nthu/v1", "status": status}
 
 
 def real_pod(of):
@@ -301,7 +301,7 @@ def items():
 
 
 def dump(objects=None):
-    """Objects, all of them if none are given, as kubectl prints them."""
+    """Objects, all of them by default, as kubectl prints them."""
     return {"kind": "List", "apiVersion": "v1", "items": items() if objects is None else objects}
 
 

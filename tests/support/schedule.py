@@ -126,7 +126,7 @@ class LaneScheduling(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LaneScheduling:
-    """Replaces the scheduler of pytest-xdist, whatever ``--dist`` says."""
+    """Replaces the scheduler of pytest-xdist, whatever the value of ``--dist`` is."""
     return LaneScheduling(config, log)
 
 

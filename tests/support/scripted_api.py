@@ -1,7 +1,7 @@
 """The API server as a mirror sees it, played by a script, for what a real one rarely does.
 
 server = ScriptedApi(["first list"], ["second list"])
-server.said.put(event(EventType.ADDED, "an object"))  # or an error, or END
+server.events.put(event(EventType.ADDED, "an object"))  # or an error, or END
 """
 
 import queue
@@ -17,7 +17,7 @@ def event(type_, object_name=None, version="2"):
 
 
 class ScriptedApi:
-    """Answers lists from ``lists`` and fills watches from ``said``, in order; errors are raised.
+    """Answers lists from ``lists`` and fills watches from ``events``, in order; errors are raised.
 
     ``accepts`` is whether a watch is accepted before its first event or error.
     Its clock stands still at ``now``, and whoever should pause notes that in ``pauses`` instead.
@@ -25,7 +25,7 @@ class ScriptedApi:
 
     def __init__(self, *lists):
         self.lists = list(lists)
-        self.said = queue.Queue()
+        self.events = queue.Queue()
         self.watched_from = []
         self.listed = 0
         self.pauses = []
@@ -46,7 +46,7 @@ class ScriptedApi:
         self.watched_from.append(version)
         if self.accepts:
             opened()
-        while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
-            if isinstance(said, Exception):
-                raise said
-            yield said
+        while (message := self.events.get(timeout=WAIT_SECONDS)) is not END:
+            if isinstance(message, Exception):
+                raise message
+            yield message

@@ -5,7 +5,7 @@
         terminal.type("q")
 
 The other end is pyte's emulation of a VT220 and xterm; it knows no alternate screen, so what the
-program leaves behind is told from the bytes it has ``written``.
+program leaves behind is read from the bytes it has ``written``.
 """
 
 import fcntl
@@ -78,7 +78,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def resize(self, columns: int, lines: int) -> None:
-        """As if the window were dragged: the kernel tells the program."""
+        """As if the window were dragged: the kernel signals the program."""
         self.screen.resize(lines, columns)
         self._set_size(columns, lines)
 
@@ -98,7 +98,7 @@ class Terminal:
         self._read_until(lambda: data in self.written, f"{data!r} written")
 
     def status(self) -> int:
-        """How the program has ended, as a shell tells it."""
+        """The exit status of the program, as a shell shows it."""
         self._read_until(lambda: self.process.poll() is not None, "the program's end")
         self._read(0.1)
         return self.process.returncode

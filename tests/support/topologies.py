@@ -15,7 +15,7 @@ GPU5   SOC   SOC   SOC   SOC   PIX    X
 ONE = " GPU0\nGPU0   x"
 
 WHOLE = {"cores": 100, "memory": 2**30}
-"""What the drawing says of a GPU that nobody has."""
+"""The values of an idle GPU in the drawing."""
 
 
 def tree_of(matrix, busy=None):

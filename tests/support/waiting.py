@@ -2,7 +2,7 @@
 
     wait_until(lambda: server.threads == 1, "one thread is left", context=log.read_text)
 
-A wait that ends in vain says what it waited for and the last state that it saw.
+The error of a wait that times out names what it waited for and the last state that it saw.
 """
 
 import queue
@@ -54,8 +54,8 @@ def wait_until(
         except failures as error:
             last = error
         if late:
-            told = f"never {what} in {seconds:g} s; at last: {last!r}\n{context()}"
-            raise AssertionError(told.rstrip())
+            message = f"never {what} in {seconds:g} s; at last: {last!r}\n{context()}"
+            raise AssertionError(message.rstrip())
         sleep(shorter)
         shorter = min(2 * shorter, pause)
 
@@ -77,8 +77,8 @@ def wait_emptied(
         if len(rest) < fewest:
             fewest, deadline = len(rest), monotonic() + seconds
         elif monotonic() > deadline:
-            told = f"{what}: {len(rest)} are left, and none went for {seconds:g} s: {rest}"
-            raise AssertionError(told[:_LONGEST])
+            message = f"{what}: {len(rest)} are left, and none went for {seconds:g} s: {rest}"
+            raise AssertionError(message[:_LONGEST])
         sleep(pause)
 
 
@@ -94,7 +94,7 @@ def result_of(future: Future[T], what: str) -> T:
 
 
 def wait_ended(thread: threading.Thread, what: str) -> None:
-    """Wait for the end of a thread; without it, tell where all threads are."""
+    """Wait for the end of a thread; without it, the error shows where all threads are."""
     wait_until(lambda: not thread.is_alive(), what, context=stacks)
 
 

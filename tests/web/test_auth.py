@@ -133,7 +133,7 @@ def test_what_bcrypt_ignores_is_ignored():
     assert not users.check(basic("a", "x" * 71)["Authorization"])
 
 
-def test_guessing_strangers_do_not_lock_out_who_verified_before(guarded, monkeypatch):
+def test_guessing_clients_do_not_lock_out_users_who_verified_before(guarded, monkeypatch):
     assert fetch(guarded, headers=basic("alice", "wonder:land"))[0] == 200
     full = threading.BoundedSemaphore(1)
     full.acquire()

@@ -137,7 +137,7 @@ def test_a_body_of_the_greatest_size_is_taken(address):
     )
 
 
-def test_a_client_that_waits_to_send_is_told_to(address):
+def test_a_client_that_expects_100_continue_gets_it(address):
     request = post(b"/echo", b"hello", b"Expect: 100-Continue", b"Connection: close")
     with connect(address) as sock:
         sock.sendall(request.removesuffix(b"hello"))
@@ -154,7 +154,7 @@ def test_a_client_that_waits_to_send_is_told_to(address):
         post(b"/nowhere", b"x", b"Expect: 100-continue"),
     ],
 )
-def test_a_client_whose_body_is_refused_is_not_told_to_send_it(address, request_bytes):
+def test_a_client_whose_body_is_refused_gets_no_100_continue(address, request_bytes):
     with connect(address) as sock:
         sock.sendall(request_bytes.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
         answer = drain(sock)
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_within_its_body_is_not_answered_and_harms_nobody(a
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_client_that_drips_its_body_is_told_that_its_time_is_up(start):
+def test_a_client_that_drips_its_body_gets_408(start):
     (address,) = start(timeouts=Timeouts(body=0.2)).addresses
     with connect(address) as sock:
         sock.sendall(post(b"/echo", b"hello")[:-1])
@@ -194,7 +194,7 @@ def test_a_client_that_drips_its_body_without_end_is_dropped(start):
     assert fetch(address)[0] == 200
 
 
-def test_a_handler_may_refuse_what_the_body_says(address):
+def test_a_handler_may_refuse_the_content_of_a_body(address):
     answer = exchange(address, post(b"/picky", b"{"))
     assert (status_of(answer), answer.endswith(b"not JSON\n")) == (400, True)
 

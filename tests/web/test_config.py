@@ -1,4 +1,4 @@
-"""Which web config files are accepted: ours and promtool's verdicts, and what an error says."""
+"""Which web config files are accepted: ours and promtool's verdicts, and the messages of errors."""
 
 import os
 import shutil

@@ -119,7 +119,7 @@ def test_a_response_that_is_not_taken_makes_room(serve, pki, server_pair, tmp_pa
         sock.close()
 
 
-def test_a_goodbye_that_is_not_heard_makes_room(serve):
+def test_a_closed_connection_whose_client_does_not_close_makes_room(serve):
     address = serve(timeouts=PATIENT, max_connections=4).addresses[0]
     refused = [connect(address) for _ in range(4)]
     for sock in refused:

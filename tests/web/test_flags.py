@@ -45,11 +45,11 @@ def process_as_it_was():
 @pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.usefixtures("process_as_it_was")
 def test_the_server_of_every_program_has_the_bounds_of_the_flags(words, monkeypatch, tmp_path):
-    given = []
+    bounds = []
 
     class Server:
         def __init__(self, *_, max_connections, max_per_address, **__):
-            given.append((max_connections, max_per_address))
+            bounds.append((max_connections, max_per_address))
 
         def start(self):
             raise ListenError("", "no more is needed")
@@ -58,6 +58,6 @@ def test_the_server_of_every_program_has_the_bounds_of_the_flags(words, monkeypa
     config.write_text(KUBECONFIG)
     monkeypatch.setattr(vgpu.program.host, "WebServer", Server)
     result = CliRunner().invoke(main, [*words.format(config=config).split(), *BOUNDS])
-    assert given == [(9, 8)], result.output
+    assert bounds == [(9, 8)], result.output
     assert result.exit_code == 1
     assert "no more is needed" in result.output

@@ -19,7 +19,7 @@ GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 class Gate:
-    """A handler that says when it is at work and waits to be let go."""
+    """A handler that shows when it is at work and waits to be let go."""
 
     def __init__(self):
         self.entered = threading.Semaphore(0)
@@ -45,7 +45,7 @@ def status_in(answers):
     return item_of(answers, "an answer")[0]
 
 
-def test_requests_beyond_the_limit_are_told_to_come_back(serve):
+def test_requests_beyond_the_limit_get_503_with_retry_after(serve):
     gate = Gate()
     routes = {"/gate": gate, "/": lambda request: plain(200, "hello")}
     address = serve(routes, max_requests=2).addresses[0]
@@ -72,7 +72,7 @@ def test_a_client_that_drips_its_request_is_dropped(serve):
     assert fetch(address)[0] == 200
 
 
-def test_a_client_that_says_nothing_is_dropped(serve):
+def test_a_client_that_sends_nothing_is_dropped(serve):
     address = serve(timeouts=Timeouts(head=0.1)).addresses[0]
     with connect(address) as sock:
         assert sock.recv(1) == b""

@@ -64,7 +64,7 @@ def test_a_path_below_another_finds_its_route(serve):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
-def test_another_method_is_405_and_says_which_are_allowed(address, method):
+def test_another_method_is_405_and_names_the_allowed_ones(address, method):
     status, headers, _ = fetch(address, "/", method=method)
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
@@ -167,7 +167,7 @@ def test_a_refusal_is_not_overtaken_by_a_reset(address):
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong_and_closed(address, request_bytes, status):
+def test_a_bad_request_gets_an_error_message_and_is_closed(address, request_bytes, status):
     with connect(address) as sock:
         sock.sendall(request_bytes)
         answer = drain(sock)

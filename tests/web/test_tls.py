@@ -218,7 +218,7 @@ def test_no_tls_1_3_session_is_resumed(secured, pki):
             assert not session.has_ticket
 
 
-def test_plain_http_on_the_tls_port_is_told_so(secured):
+def test_plain_http_on_the_tls_port_is_answered_in_plain_http(secured):
     with connect(secured()) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = drain(sock)

@@ -28,7 +28,7 @@ from kubernetes.config import exec_provider, kube_config
 from urllib3.exceptions import LocationValueError
 
 from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess, with_own_connections
-from vgpu.io.http_client import BadUrl, HttpUrl, is_header_value
+from vgpu.io.http_client import BadUrl, HttpUrl, UrlWithUser, is_header_value
 from vgpu.kube.errors import one_line
 
 ATTENDED_SECONDS: Final = 300.0
@@ -198,9 +198,14 @@ def _in_time(load: Callable[[], object]) -> None:
 
 
 def _expect_no_password(server: str) -> None:
-    """Raises ValueError for a URL with a user, which messages would show; without it, if any."""
+    """Raises ValueError for a URL with a user, which messages would show; without it, if any.
+
+    Behind an unquoted "#", "?" or "/" of a password the user would look like part of the path.
+    """
     try:
         HttpUrl.parse(server if "://" in server else f"http://{server}")
+        if "@" in server:
+            raise UrlWithUser("a password in it would be seen")
     except BadUrl as error:
         if server:
             raise ValueError(f"the cluster's server: {error}") from None

@@ -93,7 +93,7 @@ class VolcanoScheduler:
         self._daemon.stop()
 
     def restart(self) -> None:
-        """It knows again what the API server tells."""
+        """It knows the API server's objects again."""
         self._daemon.stop()
         self._start()
 
@@ -120,7 +120,7 @@ class VolcanoScheduler:
 
     @staticmethod
     def group(pod: Object) -> Object:
-        """The PodGroup of a pod that is a job of its own; the pod is given to the scheduler."""
+        """The PodGroup of a pod that is a job of its own; the pod is left to the scheduler."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         pod["metadata"]["annotations"][GROUP] = name
         pod["spec"]["schedulerName"] = NAME

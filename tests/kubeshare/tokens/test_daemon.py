@@ -129,7 +129,7 @@ def test_gemini_1_1_sends_its_burst_as_overuse(serve, tmp_path):
     assert seen(server).counts.overused == 0
 
 
-def test_a_pod_is_who_comes_through_its_port(serve, tmp_path):
+def test_a_pod_is_identified_by_its_port(serve, tmp_path):
     write(tmp_path, [pod("a"), pod("b", memory=MIB)])
     server = serve()
     with Client(50052, name="ns/a") as client:
@@ -195,7 +195,7 @@ def test_a_late_answer_leaves_a_process_out_of_step_and_nobody_else(serve, tmp_p
         assert seen(server).booked == 2
 
 
-def test_a_message_without_sense_closes_a_new_connection_and_no_other(serve, tmp_path):
+def test_an_invalid_message_closes_a_new_connection_and_no_other(serve, tmp_path):
     write(tmp_path, [pod("a")])
     server = serve()
     with socket.create_connection((own_address(), 50051)) as stranger:
@@ -220,7 +220,9 @@ def test_a_peer_that_reads_nothing_is_closed_and_costs_nobody_else(serve, tmp_pa
     wait_until(lambda: seen(server).connections == 0, "the connection is closed")
 
 
-def test_what_a_peer_sent_before_it_was_closed_books_nothing_afterwards(serve, tmp_path):
+def test_messages_that_a_peer_sent_before_it_was_closed_allocate_nothing_afterwards(
+    serve, tmp_path
+):
     """It allocates, reads no answer, and has the next messages on their way when it is closed."""
     write(tmp_path, [pod("a")])
     server = serve()

@@ -313,7 +313,7 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(delay=st.integers(0, 3_000_000))
     def time_passes(self, delay):
-        """As the loop does it: it calls at each time that it was told."""
+        """As the loop does it: it calls at each time that the result names."""
         until = self.now + delay
         while self.result.wake_at is not None and self.result.wake_at <= until:
             assert self.result.wake_at > self.now

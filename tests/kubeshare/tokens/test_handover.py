@@ -126,14 +126,16 @@ def leaves_before_it_is_ready(path):
         last.receive()
 
 
-def says_something_else(path):
+def sends_another_message(path):
     with takeover.predecessor(path) as last:
         last.receive()
         last._connection.send(b"never")
         assert last._connection.recv(1) == b""
 
 
-@pytest.mark.parametrize("other", [leaves_at_once, leaves_before_it_is_ready, says_something_else])
+@pytest.mark.parametrize(
+    "other", [leaves_at_once, leaves_before_it_is_ready, sends_another_message]
+)
 def test_a_daemon_goes_on_if_the_next_one_fails(serve, tmp_path, other):
     write(tmp_path, [pod("a")])
     server = serve()

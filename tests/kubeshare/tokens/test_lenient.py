@@ -46,8 +46,8 @@ asks = st.lists(
 class Pair:
     """The scheduler and the oracle, which see the same."""
 
-    def __init__(self, given_shares):
-        self.shares = dict(zip(NAMES, given_shares, strict=False))
+    def __init__(self, configured):
+        self.shares = dict(zip(NAMES, configured, strict=False))
         self.oracle = LenientOracle(BEGIN, BASE, LEAST, WINDOW, self.shares)
         tenants = tuple(Tenant(name, *share) for name, share in self.shares.items())
         self.result = step(TokenState(BEGIN), Configure(tenants), BEGIN, RULES)
@@ -82,8 +82,8 @@ class Pair:
 
 
 @given(shares, asks)
-def test_grants_and_their_times_are_those_of_the_rules(given_shares, script):
-    pair = Pair(given_shares)
+def test_grants_and_their_times_are_those_of_the_rules(configured, script):
+    pair = Pair(configured)
     for delay, name, overuse, burst in script:
         pair.advance(pair.now + delay)
         pair.ask(name, overuse, burst)
@@ -93,10 +93,10 @@ def test_grants_and_their_times_are_those_of_the_rules(given_shares, script):
 @pytest.mark.slow
 @given(shares, st.integers(0, 2**32))
 @example([(50, 50)] * 3, 991618)  # an overuse of a token that has left the window
-def test_long_sequences_with_reloads_and_tenants_that_leave(given_shares, seed):
+def test_long_sequences_with_reloads_and_tenants_that_leave(configured, seed):
     """Three hundred events of a seed: minutes of a GPU, many times the window."""
     chance = random.Random(seed)
-    pair = Pair(given_shares)
+    pair = Pair(configured)
     for _ in range(300):
         pair.advance(pair.now + chance.choice((0, 1, 20_000, 150_000, 400_000, 3_000_000)))
         name = chance.choice([*pair.shares])

@@ -41,7 +41,7 @@ class BookMachine(RuleBasedStateMachine):
         self.model = Counter()
 
     @rule(connection=CONNECTIONS, size=SIZES, limit=SIZES)
-    def books(self, connection, size, limit):
+    def allocates(self, connection, size, limit):
         before = self.model.total()
         accepted = self.book.book(connection, size, limit)
         assert accepted == (before + size <= limit)

@@ -17,7 +17,7 @@ def pairs_of(steps):
 @given(
     st.lists(st.integers(1, 50), max_size=12).map(pairs_of), st.integers(0, 400), st.integers(0, 60)
 )
-def test_they_are_the_same_as_a_tuple(pairs, time, overuse):
+def test_spans_are_the_same_as_a_tuple_of_pairs(pairs, time, overuse):
     spans = Spans()
     for pair in pairs:
         spans = spans.added(*pair)
