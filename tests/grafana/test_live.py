@@ -89,7 +89,7 @@ def test_annotations_of_what_fires_are_whole(prometheus):
     """Those without a delay have fired by now."""
     fired = prometheus.wait_for_alert("VgpuXidCritical", cluster="north", xid="79")
     assert fired["annotations"]["summary"].startswith("XID 79 on GPU-")
-    for state, alert in prometheus.told_alerts():
+    for state, alert in prometheus.reported_alerts():
         text = " ".join(alert["annotations"].values())
         assert "<no value>" not in text, state
         assert "error expanding" not in text

@@ -69,7 +69,7 @@ def serving(*objects):
 
 
 class Received:
-    """The objects that the controllers were given, by kind and key."""
+    """The objects that the controllers received, by kind and key."""
 
     def __init__(self):
         self.objects = {}
@@ -84,7 +84,7 @@ class Received:
         self.objects["share_pod", key] = found
 
 
-def test_each_kind_is_given_to_the_controllers_as_what_it_is():
+def test_the_controllers_receive_each_kind_as_its_own_class():
     """Before and after all kinds were listed once."""
     with serving(node_json("n1"), pod_json("a"), share_pod_json("s")) as (store, client):
         received = Received()

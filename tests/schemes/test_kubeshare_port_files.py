@@ -58,7 +58,7 @@ def test_both_files_have_the_number_of_their_lines_first():
         (b"1\n0\n", "line 2"),
     ],
 )
-def test_what_is_no_file_of_ports_is_malformed_and_told_by_line(content, where):
+def test_what_is_no_file_of_ports_is_malformed_and_refused_by_line(content, where):
     assert refused(parse_ports, content).startswith(where)
 
 

@@ -6,7 +6,7 @@
 
 Objects are plain dictionaries. What is asked for is named by its path
 (``/api/v1/namespaces/default/pods/web``) or by an object that has kind, apiVersion and name; what
-the path of a kind is, the API server tells.
+the path of a kind is, the API server reports.
 """
 
 import json
@@ -246,10 +246,10 @@ class Client:
             return bool(condition(last))
 
         def seen() -> str:
-            told = [json.dumps(last.get("status", last), indent=1)]
+            lines = [json.dumps(last.get("status", last), indent=1)]
             with suppress(Refused):  # not everybody may read events
-                told += [_told(event) for event in self.events(last)]
-            return "\n".join(told)
+                lines += [_event_line(event) for event in self.events(last)]
+            return "\n".join(lines)
 
         name = ref if isinstance(ref, str) else f"{ref['kind']} {ref['metadata']['name']}"
         failures = (Refused, urllib3.exceptions.HTTPError)
@@ -268,7 +268,7 @@ class Client:
         )
 
     def events(self, obj: Object) -> Objects:
-        """What was told about an object."""
+        """The events of an object."""
         uid = obj.get("metadata", {}).get("uid")
         return self.list("/api/v1/events", fieldSelector=f"involvedObject.uid={uid}") if uid else []
 
@@ -307,7 +307,7 @@ def _name(obj: Object) -> str:
     return obj["metadata"]["name"]
 
 
-def _told(event: Object) -> str:
+def _event_line(event: Object) -> str:
     return f"  {event.get('type')} {event.get('reason')}: {event.get('message')}"
 
 

@@ -43,10 +43,10 @@ def load(client: Client, *files: Path) -> None:
 
 
 def _wait_discovered(client: Client, place: str, plural: str) -> None:
-    """Until the API server tells of a kind, which is a moment after it serves it."""
+    """Until the API server lists a kind, which is a moment after it serves it."""
 
-    def told() -> bool:
+    def is_listed() -> bool:
         resources = client.raw("GET", place).json()["resources"]
         return any(resource["name"] == plural for resource in resources)
 
-    wait_until(told, f"{place} has {plural}", failures=(Refused,))
+    wait_until(is_listed, f"{place} has {plural}", failures=(Refused,))

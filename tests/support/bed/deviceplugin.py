@@ -23,10 +23,10 @@ from vgpu.rpc import deviceplugin_pb2 as pb
 FOLDER = "/var/lib/kubelet/device-plugins"
 
 Answer = Callable[[Sequence[str]], Any]
-"""Device IDs -> a ContainerAllocateResponse. What it raises the kubelet is told."""
+"""Device IDs -> a ContainerAllocateResponse. The kubelet gets what it raises."""
 
 Started = Callable[[Sequence[str]], None]
-"""Is told of a start with these device IDs, and raises if it must not be."""
+"""Is called for a start with these device IDs, and raises if it must not be."""
 
 
 def in_the_environment(ids: Sequence[str]) -> Any:
@@ -61,7 +61,7 @@ class DevicePlugin:
         self.stop()
 
     def register(self) -> None:
-        """Serve on a new socket and tell the kubelet, as soon as one listens."""
+        """Serve on a new socket and notify the kubelet, as soon as one listens."""
         self.stop()
         folder = self.node.path(FOLDER)
         kubelet = folder / "kubelet.sock"
@@ -97,7 +97,7 @@ class DevicePlugin:
             self._server = None
 
     def set_health(self, device: str, *, healthy: bool) -> None:
-        """Change a device's health, and tell the kubelet."""
+        """Change a device's health, and notify the kubelet."""
         with self._changed:
             self._healthy[device] = healthy
             self._changed.notify_all()
@@ -137,16 +137,16 @@ class DevicePlugin:
         listened = self._listened
         while not self._stopping:
             with self._changed:
-                told = dict(self._healthy)
+                listed = dict(self._healthy)
             yield pb.ListAndWatchResponse(
                 devices=[
                     pb.Device(ID=device, health="Healthy" if healthy else "Unhealthy")
-                    for device, healthy in told.items()
+                    for device, healthy in listed.items()
                 ]
             )
             listened.set()
             with self._changed:
-                self._changed.wait_for(lambda told=told: self._stopping or told != self._healthy)
+                self._changed.wait_for(lambda listed=listed: self._stopping or listed != self._healthy)
 
     def _allocate(self, request: Any, _context: grpc.ServicerContext) -> Any:
         asked = [tuple(each.devices_ids) for each in request.container_requests]

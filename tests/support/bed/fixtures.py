@@ -1,4 +1,4 @@
-"""A real Kubernetes as fixtures; what each gives, the modules beside this one tell in detail.
+"""A real Kubernetes as fixtures; what each gives, the modules beside this one describe in detail.
 
 Control planes and the node are started once and shared: a test has its own namespace in them, and
 leaves the shared node Ready. What kills or reboots nodes makes its own with ``nodes``.

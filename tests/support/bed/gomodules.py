@@ -30,7 +30,7 @@ GO_BUILD = ("build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 TAIL_LINES = 20
 
 Report = Callable[[int], None]
-"""Is told the number of packages compiled so far, once a second."""
+"""Gets the number of packages compiled so far, once a second."""
 
 
 class ToolsMissing(Exception):  # noqa: N818 - a state of this machine, not a fault
@@ -162,11 +162,11 @@ def find_go() -> Go | None:
     if not program:
         return None
     environment = {**os.environ, **GO_ENVIRONMENT}
-    told = subprocess.run(
+    version = subprocess.run(
         (program, "version"), capture_output=True, text=True, env=environment, check=False
     )
-    words = told.stdout.split()  # go version go1.26.8 linux/amd64
-    if told.returncode or len(words) < 4:
+    words = version.stdout.split()  # go version go1.26.8 linux/amd64
+    if version.returncode or len(words) < 4:
         return None
     return Go(program, "-".join(words[2:]).replace("/", "-"))
 

@@ -55,16 +55,16 @@ class Shown(NamedTuple):
             return lines if "shown" in lines else []
 
         lines = wait_until(printed, f"{pod['metadata']['name']}: printed all")
-        told: dict[str, list[str]] = {"env": [], "mount": [], "device": []}
+        values: dict[str, list[str]] = {"env": [], "mount": [], "device": []}
         for line in lines:
             what, _, value = line.partition(" ")
-            if what in told:
-                told[what].append(value)
-        pairs = (value.partition("=") for value in told["env"])
+            if what in values:
+                values[what].append(value)
+        pairs = (value.partition("=") for value in values["env"])
         return cls(
             env={name: value for name, _, value in pairs},
-            mounts={line.split()[4]: line for line in told["mount"]},
-            devices=dict(line.split() for line in told["device"]),
+            mounts={line.split()[4]: line for line in values["mount"]},
+            devices=dict(line.split() for line in values["device"]),
         )
 
 

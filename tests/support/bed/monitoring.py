@@ -5,7 +5,7 @@
             server.wait_for_alert("SomethingIsWrong")
             alertmanager.wait_for_alert("SomethingIsWrong")
 
-Each keeps its data in its own folder and listens on a port of the kernel's choice, which it tells
+Each keeps its data in its own folder and listens on a port of the kernel's choice, which it reports
 in its log. Both end with the block, and with this process however it ends.
 """
 
@@ -61,8 +61,8 @@ class Server:
         self._daemon.stop()
 
     def _listening(self) -> str:
-        told = LISTENING.search(self._daemon.log())
-        return told[1] if told else ""
+        listening = LISTENING.search(self._daemon.log())
+        return listening[1] if listening else ""
 
     def _ready(self) -> bool:
         return self._ask("GET", "/-/ready")[0] == 200
@@ -87,7 +87,7 @@ class Server:
         """The first answer of ``ask`` that is not empty."""
         return self._daemon.wait_until(ask, what, failures=(OSError, http.client.HTTPException))
 
-    def told_alerts(self) -> list[tuple[str, dict[str, Any]]]:
+    def reported_alerts(self) -> list[tuple[str, dict[str, Any]]]:
         """Every (state, alert) it knows."""
         raise NotImplementedError
 
@@ -96,8 +96,8 @@ class Server:
         wanted = {"alertname": name, **labels}.items()
         return [
             alert
-            for told, alert in self.told_alerts()
-            if told == (state or self.raised) and wanted <= alert["labels"].items()
+            for reported, alert in self.reported_alerts()
+            if reported == (state or self.raised) and wanted <= alert["labels"].items()
         ]
 
     def wait_for_alert(self, name: str, state: str = "", **labels: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Server:
 
 
 class Alertmanager(Server):
-    """One that tells nobody: its API shows what arrived and what is silenced."""
+    """One that notifies nobody: its API shows what arrived and what is silenced."""
 
     program = "prometheus-alertmanager"
     raised = "active"
@@ -124,7 +124,7 @@ class Alertmanager(Server):
             "--cluster.listen-address=",
         ]
 
-    def told_alerts(self) -> list[tuple[str, dict[str, Any]]]:
+    def reported_alerts(self) -> list[tuple[str, dict[str, Any]]]:
         """Its states are active, suppressed and unprocessed."""
         return [(alert["status"]["state"], alert) for alert in self.api("/api/v2/alerts")]
 
@@ -173,12 +173,12 @@ class Prometheus(Server):
             "static_configs": [{"targets": list(targets)}],
             **job,
         }
-        told = [f"127.0.0.1:{alertmanager.port}"] if alertmanager else []
+        targets = [f"127.0.0.1:{alertmanager.port}"] if alertmanager else []
         self._config = {
             "global": {"evaluation_interval": evaluation_interval},
             "scrape_configs": list(jobs) or [scrape],
             "rule_files": [str(file.absolute()) for file in rules],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": told}]}]},
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": targets}]}]},
         }
 
     def flags(self) -> list[str]:
@@ -206,6 +206,6 @@ class Prometheus(Server):
         """The first answer that is not empty."""
         return self.until(lambda: self.query(promql), promql)
 
-    def told_alerts(self) -> list[tuple[str, dict[str, Any]]]:
+    def reported_alerts(self) -> list[tuple[str, dict[str, Any]]]:
         """Its states are pending and firing."""
         return [(alert["state"], alert) for alert in self.api("/api/v1/alerts")["data"]["alerts"]]
