@@ -22,7 +22,6 @@ from msgspec import structs  # noqa: E402
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.scheduler import GPUS, MEMORY_MIB, node, pod  # noqa: E402
-from scheduler.cache.prediction import SchedulingSimulation, filled_cache  # noqa: E402
 from vgpu.inventory import Objects, Units  # noqa: E402
 from vgpu.model.objects import Container, OwnerReference  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402
@@ -32,6 +31,7 @@ from vgpucli.fit.defragmentation import defragment  # noqa: E402
 from vgpucli.fit.manifest import pod_of_requests  # noqa: E402
 from vgpucli.fit.model import Budgets as DisruptionBudgets  # noqa: E402
 from vgpucli.inspect.read import Read  # noqa: E402
+from vgpucli.prediction import SchedulingSimulation, filled_cache  # noqa: E402
 
 MOST_SECONDS = 2.0
 MOST_PLAN_SECONDS = 10.0

@@ -31,7 +31,7 @@ from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
 from scheduler.check_config.traps import ConfigTrap
-from scheduler.compat import SETS as SCHEDULER_SETS
+from scheduler.compat.gauges import SETS as SCHEDULER_SETS
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind

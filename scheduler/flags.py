@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 import click
 import msgspec
 
-from scheduler.compat import SchedulerCompat
+from scheduler.compat.gauges import SchedulerCompat
 from vgpu.model.units import MIB
 from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import PlacementPolicies

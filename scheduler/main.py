@@ -23,7 +23,7 @@ from scheduler.cache.informers import ClusterInformers
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.check_config.command import check_config
 from scheduler.cluster.reservations import PodReservation
-from scheduler.compat import SchedulerCompat, tables
+from scheduler.compat.gauges import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from scheduler.flags import CertificateName, SchedulerOptions, policy_flags
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView

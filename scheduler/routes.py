@@ -72,7 +72,7 @@ _TOO_LONG: Final = (
     " configuration of kube-scheduler"
 )
 
-_DEFECT: Final = "vgpu scheduler failed on a defect; its log has the details"
+_UNEXPECTED: Final = "vgpu scheduler: unexpected error; its log has the details"
 
 _NOT_FOUND: Final = plain(404, "404 page not found")
 
@@ -156,7 +156,7 @@ def _handler(
             body = failure(str(error))
         except Exception:
             log.exception("%s failed on a defect", verb)
-            body = failure(_DEFECT)
+            body = failure(_UNEXPECTED)
         outcome = Outcome.SUCCESS if is_success else Outcome.ERROR
         metrics.note_request(verb, outcome, time.monotonic() - started)
         return HttpResponse(200, _JSON, body)

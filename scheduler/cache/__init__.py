@@ -1,1 +1,1 @@
-"""The cache of the scheduler: its decisions, what keeps it up to date, and predictions on it."""
+"""The cache of the scheduler: its decisions, and what keeps it up to date."""

@@ -6,7 +6,7 @@ A proxy between the two records every request, and delays, drops or breaks it. A
 
 import pytest
 
-from scheduler.compat import SchedulerCompat
+from scheduler.compat.gauges import SchedulerCompat
 from tests.cluster.extending import Extender, ExtenderProxy, Fault, kube_scheduler, remove_nodes
 from tests.cluster.placing import Placing
 

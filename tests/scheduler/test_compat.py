@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from scheduler.cache.scheduler_cache import SchedulerCache
-from scheduler.compat import SETS, SchedulerCompat
+from scheduler.compat.gauges import SETS, SchedulerCompat
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from tests.grafana.pretended_scheduler import view_of
 from tests.scheduler.served import Served

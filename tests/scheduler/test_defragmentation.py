@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.cluster.reservations import PodPlacement
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import (
@@ -24,6 +23,7 @@ from vgpu.model.objects import Container, OwnerReference, Pod
 from vgpu.placement.dialects import demand_of
 from vgpucli.fit.defragmentation import defragment
 from vgpucli.fit.model import Budgets
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 NAMES = ("n1", "n2", "n3")
 """Of two GPUs each."""

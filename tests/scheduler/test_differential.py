@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.cluster.reservations import PodPlacement, promise_annotations
 from tests.scheduler.generated import (
     POLICIES,
@@ -30,6 +29,7 @@ from vgpu.placement.node_view import node_view
 from vgpu.placement.pods_without_gpu import UNKNOWN_GPU_SECONDS
 from vgpu.placement.result import Placement
 from vgpucli.fit.answer import answer as fit
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 NAMES = ("n1", "n2", "n3")
 QUARTERS = st.integers(1, 4)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Snapshot
 from reconciler.rules.quotas import quota_holders, used_by
-from scheduler.cache.prediction import ReadObjects, filled_cache
 from tests.scheduler.generated import STATES
 from tests.scheduler.test_differential import QUARTERS, filled, limits
 from tests.scheduler.test_other_schedulers import RESERVED
@@ -19,6 +18,7 @@ from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Namespace, Pod
 from vgpu.quota.resources import CORES, GPUS, MEMORY, plus
 from vgpu.quota.usage import NamespaceUsage
+from vgpucli.prediction import ReadObjects, filled_cache
 
 SYSTEMS = sorted(NODES)
 BESIDE = {

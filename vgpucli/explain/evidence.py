@@ -20,7 +20,6 @@ from reconciler.observe.cluster import cluster_view
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
-from scheduler.cache.prediction import ReadObjects, filled_cache
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
@@ -51,6 +50,7 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.explain.known_objects import KnownNode, KnownPod, NodeAnswer
+from vgpucli.prediction import ReadObjects, filled_cache
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
 """All rules are on, with their default ages: a state that is normal for a while is no finding."""

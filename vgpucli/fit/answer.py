@@ -11,7 +11,6 @@ from typing import Final
 
 from msgspec import structs
 
-from scheduler.cache.prediction import SchedulingSimulation
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from vgpu.model.allocation import Device
@@ -22,6 +21,7 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.pod_count import PodCounter
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpucli.fit.model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
+from vgpucli.prediction import SchedulingSimulation
 
 MOST_ON_NODE: Final = 10_000
 """Maximum number of pods that are counted on a node."""

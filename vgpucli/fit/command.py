@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec import structs
 
-from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.filter.refusals import request_text
 from scheduler.flags import policy_flags
 from vgpu.inventory import Units
@@ -43,6 +42,7 @@ from vgpucli.inspect.read import (
     with_budgets,
     with_quotas,
 )
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient

@@ -17,15 +17,7 @@ from reconciler.owners.eviction import reaction
 from reconciler.plan.eligibility import eviction_skip_reason
 from reconciler.policy import Policy
 from reconciler.reasons import SkipReason
-from scheduler.cache.prediction import SchedulingSimulation
 from scheduler.cluster.reservations import PodPlacement
-from scheduler.defragmentation import (
-    BudgetKey,
-    EvictablePod,
-    Trial,
-    WantedPods,
-    plan_evictions,
-)
 from scheduler.filter.refusals import RefusedNodes
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.model.objects import Node, Pod, holds_devices
@@ -37,6 +29,13 @@ from vgpu.placement.pod_count import PodCounter
 from vgpu.placement.result import PlacementRefusal
 from vgpu.schemes.mig import physical
 from vgpucli.fit.answer import node_fits, place_again, place_pods
+from vgpucli.fit.eviction_plan import (
+    BudgetKey,
+    EvictablePod,
+    Trial,
+    WantedPods,
+    plan_evictions,
+)
 from vgpucli.fit.model import (
     Budgets,
     DefragmentationPlan,
@@ -44,6 +43,7 @@ from vgpucli.fit.model import (
     MovedPod,
     PlannedEviction,
 )
+from vgpucli.prediction import SchedulingSimulation
 
 POLICY: Final = Policy(evict_running=True)
 """The reconciler's default policy, for running pods."""

@@ -1,32 +1,54 @@
-"""The gauges of HAMi's scheduler, with its names since 2.9 and with those before.
+"""The gauges of the original schedulers, so that existing dashboards keep working; pure.
+
+Names, labels and units are the originals', wrong units included: those of Volcano's scheduler, and
+of HAMi's with its names since 2.9 and with those before. The numbers come from the view by which
+the scheduler decides: what bound pods hold, and what is reserved for pods that are being bound. A
+node whose view cannot be read has no series.
 
 Not here: MIG instances, whose mode our scheduler does not place for, and resource quotas, which
 have gauges of our own (``vgpu_extender_quota_used`` and ``…_limit``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from scheduler.compat.rows import ContainerShare
+from scheduler.compat.rows import ContainerShare, NodeHoldings
 from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
+from vgpu.metrics.volcano_scheduler import HeldRow, volcano_scheduler_tables
+from vgpu.model.allocation import Share
 from vgpu.model.units import MIB
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.volcano.key_set import HAMI
 from vgpu.schemes.volcano.node import registrations
 
+
+class SchedulerCompat(StrEnum):
+    """The values of ``--compat``."""
+
+    VOLCANO = "volcano"
+    HAMI = "hami"
+    HAMI_LEGACY = "hami-legacy"
+
+    @property
+    def system(self) -> str:
+        """The name of the sharing system in :mod:`vgpu.schemes.registry`."""
+        return "volcano" if self is SchedulerCompat.VOLCANO else "hami"
+
+
 GAUGE: Final = MetricType.GAUGE
 
 ZONE: Final = "vGPU"
-"""The constant label ``zone`` of all these gauges."""
+"""The constant label ``zone`` of all gauges of HAMi."""
 
 WHOLE: Final = 100
 """The cores of a GPU, in percent, whatever it registers."""
 
 
 class HamiNames(msgspec.Struct, frozen=True):
-    """The names of a version: gauges of a GPU, of a container's share, and their labels.
+    """The names of a version of HAMi: gauges of a GPU, of a container's share, and their labels.
 
     ``is_percent`` is whether cores are percent of what the GPU registers, or its units;
     ``ratio_labels`` is how many of the GPU's labels ``ratio`` has.
@@ -49,7 +71,7 @@ class HamiNames(msgspec.Struct, frozen=True):
     is_percent: bool
 
 
-CURRENT: Final = HamiNames(
+HAMI_NAMES: Final = HamiNames(
     "hami_gpu_memory_limit_bytes",
     "hami_gpu_core_limit_ratio",
     "hami_gpu_shared_count",
@@ -66,7 +88,7 @@ CURRENT: Final = HamiNames(
     ratio_labels=4,
     is_percent=True,
 )
-LEGACY: Final = HamiNames(
+HAMI_LEGACY_NAMES: Final = HamiNames(
     "GPUDeviceMemoryLimit",
     "GPUDeviceCoreLimit",
     "GPUDeviceSharedNum",
@@ -102,16 +124,16 @@ class ShareOfNode(msgspec.Struct, frozen=True):
 
 
 def hami() -> tuple[FamilyTable, ...]:
-    """The gauges since HAMi 2.9."""
-    return _tables(CURRENT)
+    """The gauges of HAMi's scheduler since 2.9."""
+    return _hami_tables(HAMI_NAMES)
 
 
 def hami_legacy() -> tuple[FamilyTable, ...]:
-    """The gauges before HAMi 2.9, which later versions have with ``--legacy-metrics``."""
-    return _tables(LEGACY)
+    """The gauges of HAMi's scheduler before 2.9; later ones need ``--legacy-metrics``."""
+    return _hami_tables(HAMI_LEGACY_NAMES)
 
 
-def gpus(view: Any) -> Iterator[GpuOfNode]:
+def _hami_gpus(view: Any) -> Iterator[GpuOfNode]:
     """Every GPU, idle ones included, with what is reserved."""
     for node in view.held.hami:
         known = registrations(node.node, HAMI) if node.gpus else ()
@@ -120,7 +142,7 @@ def gpus(view: Any) -> Iterator[GpuOfNode]:
             yield GpuOfNode(node.node.name, gpu, types.get(gpu.device.uuid, ""))
 
 
-def shares(view: Any) -> Iterator[ShareOfNode]:
+def _hami_shares(view: Any) -> Iterator[ShareOfNode]:
     """Every share of a container of a bound pod."""
     for node in view.held.hami:
         total = {gpu.device.name: gpu.device.cores_milli for gpu in node.gpus}
@@ -131,13 +153,13 @@ def shares(view: Any) -> Iterator[ShareOfNode]:
 
 
 def _cores(used_milli: int, total_milli: int, *, is_percent: bool) -> int:
-    """Cores as the version counts them, rounded up."""
+    """Cores as this version of HAMi counts them, rounded up."""
     if not is_percent:
         return -(-used_milli // 10)
     return -(-used_milli * WHOLE // total_milli) if total_milli else 0
 
 
-def _tables(names: HamiNames) -> tuple[FamilyTable, ...]:
+def _hami_tables(names: HamiNames) -> tuple[FamilyTable, ...]:
     def gpu_key(row: GpuOfNode) -> tuple[str, ...]:
         device = row.gpu.device
         return (row.node, device.uuid, str(device.index), row.type, ZONE)
@@ -170,7 +192,7 @@ def _tables(names: HamiNames) -> tuple[FamilyTable, ...]:
     return (
         FamilyTable(
             "GPUs",
-            gpus,
+            _hami_gpus,
             gpu_labels,
             gpu_key,
             (
@@ -198,7 +220,7 @@ def _tables(names: HamiNames) -> tuple[FamilyTable, ...]:
         ),
         FamilyTable(
             "Used part of GPUs",
-            gpus,
+            _hami_gpus,
             (*names.gpu_labels[: names.ratio_labels], "zone"),
             lambda row: (*gpu_key(row)[: names.ratio_labels], ZONE),
             (
@@ -215,21 +237,21 @@ def _tables(names: HamiNames) -> tuple[FamilyTable, ...]:
         ),
         FamilyTable(
             "Memory of GPUs",
-            gpus,
+            _hami_gpus,
             (*gpu_labels, names.cores_label),
             key_with_cores,
             (gauge(names.memory, "Memory of these shares, in bytes.", used),),
         ),
         FamilyTable(
             "Overview of GPUs",
-            gpus,
+            _hami_gpus,
             (*gpu_labels, names.cores_label, names.size_label),
             overview_key,
             (gauge(names.overview, "Memory of these shares, in bytes.", used),),
         ),
         FamilyTable(
             "Shares of containers",
-            shares,
+            _hami_shares,
             (*names.share_labels, "zone"),
             share_key,
             (
@@ -250,3 +272,64 @@ def _tables(names: HamiNames) -> tuple[FamilyTable, ...]:
             ),
         ),
     )
+
+
+def volcano() -> tuple[FamilyTable, ...]:
+    """The vGPU gauges of Volcano's scheduler."""
+    return volcano_scheduler_tables(_volcano_gpus, _volcano_pods)
+
+
+def _volcano_gpus(view: Any) -> Iterator[HeldRow]:
+    """Every GPU, idle ones included, with what is reserved."""
+    for node in view.held.volcano:
+        for gpu in node.gpus:
+            yield HeldRow(
+                gpu.device.name,
+                node.node.name,
+                "",
+                node.unit_bytes,
+                gpu.device.memory_bytes,
+                gpu.memory_bytes,
+                gpu.cores_milli,
+                gpu.users,
+            )
+
+
+def _volcano_pods(view: Any) -> Iterator[HeldRow]:
+    """A row for each pod name on each GPU."""
+    for node in view.held.volcano:
+        sizes = {gpu.device.name: gpu.device.memory_bytes for gpu in node.gpus}
+        for (device, pod), shares in _shares_by_name(node).items():
+            if device in sizes:
+                memory = [share.memory_bytes for share in shares]
+                yield HeldRow(
+                    device,
+                    node.node.name,
+                    pod,
+                    node.unit_bytes,
+                    sizes[device],
+                    None if None in memory else sum(filter(None, memory)),
+                    sum(share.cores_milli or 0 for share in shares),
+                    len(shares),
+                )
+
+
+def _shares_by_name(node: NodeHoldings) -> dict[tuple[str, str], list[Share]]:
+    found: dict[tuple[str, str], list[Share]] = {}
+    for ref, holding in node.pods:
+        for share in holding.peak:
+            found.setdefault((share.device, ref.name), []).append(share)
+    return found
+
+
+SETS: Final[dict[SchedulerCompat, Callable[[], tuple[FamilyTable, ...]]]] = {
+    SchedulerCompat.VOLCANO: volcano,
+    SchedulerCompat.HAMI: hami,
+    SchedulerCompat.HAMI_LEGACY: hami_legacy,
+}
+
+
+def tables(sets: Iterable[SchedulerCompat]) -> tuple[FamilyTable, ...]:
+    """The tables of the chosen sets, in the order of :class:`SchedulerCompat`."""
+    chosen = set(sets)
+    return tuple(table for name, make in SETS.items() if name in chosen for table in make())
