@@ -98,8 +98,8 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
 @click.option(
     "--single",
     is_flag=True,
-    help="Reserve GPUs in memory and write no Leases of nodes: for one replica. Beside another one"
-    " it ends at once.",
+    help="Reserve GPUs in memory and write no Leases of nodes: for one replica. Exits if another"
+    " replica runs.",
 )
 @click.option(
     "--lease-namespace",
@@ -224,7 +224,7 @@ def check_listeners(host: ProgramHost, web: WebOptions, *, allow_anonymous: bool
             " (--web.config.file, client_auth_type), listen on 127.0.0.1, or pass"
             " --web.allow-anonymous"
         )
-    log.warning("no client certificate is required: %s", what, extra={"address": exposed})
+    log.warning("no client certificate is required", extra={"address": exposed, "reason": what})
 
 
 def check_clients(host: ProgramHost, options: SchedulerOptions) -> None:
@@ -235,8 +235,8 @@ def check_clients(host: ProgramHost, options: SchedulerOptions) -> None:
     if host.requires_client_certificates:
         if not options.client_sans:
             log.warning(
-                "any client certificate of the CA may bind pods: name that of kube-scheduler by %s",
-                CLIENT_FLAG,
+                "any client certificate of the CA may bind pods",
+                extra={"reason": f"{CLIENT_FLAG} does not name that of kube-scheduler"},
             )
         return
     for flag, names in ((CLIENT_FLAG, options.client_sans), (PAGES_FLAG, options.page_sans)):
@@ -374,12 +374,12 @@ class Scheduler:
             if self._informers.wait(STARTED_SECONDS):
                 self._label_recent()
         except Exception:
-            log.exception("unexpected error: missing labels are not looked for")
+            log.exception("missing labels of pods not written: unexpected error")
         while not self._ending.wait(SETTLE_SECONDS):
             try:
                 self._check_reservations()
             except Exception:
-                log.exception("the check of reservations failed on a defect")
+                log.exception("reservations not checked: unexpected error")
 
     def _label_recent(self) -> None:
         """Set the labels that pods of the process before miss."""

@@ -47,7 +47,7 @@ class ReplicaPresence:
         """``fail`` ends the program; ``clock`` returns seconds that never go back."""
         prefix = SINGLE if is_single else WITH_LEASES
         self._elector = LeaderElector(leases, namespace, LEASE, prefix + hostname)
-        self._place = f"Lease {namespace}/{LEASE}"
+        self._lease = f"{namespace}/{LEASE}"
         self._is_single = is_single
         self._fail = fail
         self._clock = clock
@@ -71,9 +71,10 @@ class ReplicaPresence:
         holder, leads = self._elector.holder, self._elector.leads()
         if self._is_single:
             is_alone = leads and self._is_handed_over()
-            return "" if is_alone else f"{self._place} does not show yet that no other replica runs"
+            what = f"Lease {self._lease} does not show yet that no other replica runs"
+            return "" if is_alone else what
         if holder.startswith(SINGLE) or not (leads or holder):
-            return f"{self._place} does not show yet that no replica with --single runs"
+            return f"Lease {self._lease} does not show yet that no replica with --single runs"
         return ""
 
     def _is_handed_over(self) -> bool:
@@ -86,7 +87,7 @@ class ReplicaPresence:
             try:
                 self.check()
             except Exception:
-                log.exception("unexpected error: other replicas are not looked for")
+                log.exception("other replicas not checked: unexpected error")
 
     def check(self) -> None:
         """End the program if another replica runs that must not be there."""
@@ -99,16 +100,13 @@ class ReplicaPresence:
             self._has_met_another = True
         rival = self._elector.rival
         if rival and (self._is_single or rival.startswith(SINGLE)):
-            what = (
-                "a replica with --single runs"
-                if rival.startswith(SINGLE)
-                else ("another replica runs")
-            )
             log.error(
-                "%s: %s renews %s. With --single there is only one replica: stop it first",
-                what,
-                rival,
-                self._place,
+                "replica ends: another one renews the Lease",
+                extra={
+                    "lease": self._lease,
+                    "holder": rival,
+                    "reason": "a replica with --single runs alone: stop the other one first",
+                },
             )
             self._ending.set()
             self._fail("another replica runs")

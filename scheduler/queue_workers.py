@@ -55,6 +55,7 @@ class QueueWorker(Generic[_Item]):
 
     def __init__(self, name: str, write: Callable[[_Item], bool]) -> None:
         """``write`` returns whether nothing is left to do."""
+        self._name = name
         self._write = write
         self._queue = WorkQueue[_Item]()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -77,7 +78,7 @@ class QueueWorker(Generic[_Item]):
             try:
                 is_done = self._write(item)
             except Exception:
-                log.exception("a write failed on a defect")
+                log.exception("item not written: unexpected error", extra={"queue": self._name})
             if is_done or self._queue.failures(item) >= TRIES:
                 self._queue.forget(item)
             else:
@@ -119,7 +120,7 @@ class Waker:
             try:
                 is_done = self.wake_fitting(node)
             except Exception:
-                log.exception("waking pods failed on a defect")
+                log.exception("rejected pods not woken: unexpected error", extra={"node": node})
             if is_done:
                 self._nodes.forget(node)
             else:
@@ -149,15 +150,16 @@ class Waker:
                     text = f"{self._clock():.3f}"
                     self._api.patch_pod(ref, pod.resource_version, {RETRY: text})
                     self.woken += 1
+                    log.info("rejected pod woken: it fits now", extra={"pod": ref.key})
             except ClusterError as error:
                 if error.status == NOT_FOUND:
                     return True
                 if error.status == CONFLICT:
                     pod = None
                     continue
-                log.warning("pod %s/%s cannot be woken: %s", ref.namespace, ref.name, error)
+                log.warning("rejected pod not woken", extra={"pod": ref.key, "err": error})
             except SourceError as error:
-                log.warning("pod %s/%s cannot be woken: %s", ref.namespace, ref.name, error)
+                log.warning("rejected pod not woken", extra={"pod": ref.key, "err": error})
             else:
                 return True
             break

@@ -137,7 +137,7 @@ def extender_routes(
 
 def _no_victims(error: str) -> bytes:
     """No node is a candidate: the answer has no field for an error."""
-    log.warning("no preemption: %s", error)
+    log.warning("request to preempt not answered", extra={"reason": error})
     return write_victims({})
 
 
@@ -155,7 +155,7 @@ def _handler(
         except SourceError as error:
             body = failure(str(error))
         except Exception:
-            log.exception("%s failed on a defect", verb)
+            log.exception("request not answered: unexpected error", extra={"verb": verb.value})
             body = failure(_UNEXPECTED)
         outcome = Outcome.SUCCESS if is_success else Outcome.ERROR
         metrics.note_request(verb, outcome, time.monotonic() - started)
@@ -192,7 +192,7 @@ def page_routes(cache: SchedulerCache) -> Routes:
 
 
 def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
-    title = f"pod {pod.ref.namespace}/{pod.ref.name}"
+    title = f"pod {pod.ref.key}"
     demand = cache.demand_of(pod)
     if isinstance(demand, PlacementRefusal):
         yield f"{title}: {demand.text}"

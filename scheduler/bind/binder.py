@@ -35,6 +35,10 @@ _REFUSED: Final = range(400, 500)
 """HTTP statuses that show that the server has written nothing."""
 
 
+LogFields = Mapping[str, str]
+"""What the log has of a Binding: pod, node, GPUs and sharing system."""
+
+
 class BindingApi(Protocol):
     """The API server for a bind. Both methods raise ClusterError and SourceError."""
 
@@ -168,7 +172,8 @@ class PodBinder:
             text = self._locker.take(scheme, pod.ref, node) if self._locker else ""
             is_bound = False
             try:
-                is_bound = self._bind(pod, node, self._decide(scheme, request, pod, node))
+                annotations, fields = self._decide(scheme, request, pod, node)
+                is_bound = self._bind(pod, node, annotations, fields)
             finally:  # the lock of a bound pod is its plugin's
                 if self._locker and not is_bound and (pod.ref.uid, node) not in self._lost:
                     self._locker.release(scheme, node, text)
@@ -176,13 +181,13 @@ class PodBinder:
                 self._label(NodeLabel(pod.ref, scheme.dialect_row.label, node))
             return is_bound
         if demand.reason is PlacementReason.NOTHING_REQUESTED:
-            return self._bind(pod, node, {})
+            return self._bind(pod, node, {}, {"pod": pod.ref.key, "node": node})
         raise BindError(demand.reason, demand.text)
 
-    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str]) -> bool:
+    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str], fields: LogFields) -> bool:
         """Write the binding; returns whether the pod is bound, False if it has changed meanwhile.
 
-        Raises BindError.
+        ``fields`` are what the log has of the binding. Raises BindError.
         """
         ref = pod.ref
         try:
@@ -193,16 +198,18 @@ class PodBinder:
             if error.status in _REFUSED:
                 self._end_unless_lost(ref, node)
                 raise BindError(BindFailure.REFUSED, str(error)) from error
-            return self._lost_answer(pod, node, error)
+            self._lost_answer(pod, node, error, fields)
         except SourceError as error:
-            return self._lost_answer(pod, node, error)
-        self._lost.pop((ref.uid, node), None)
+            self._lost_answer(pod, node, error, fields)
+        else:
+            self._lost.pop((ref.uid, node), None)
+        log.info("pod bound", extra=fields)
         return True
 
     def _decide(
         self, scheme: SchedulerScheme, request: PodDemand, pod: Pod, node: str
-    ) -> dict[str, str]:
-        """Reserve GPUs; returns the annotations. Raises BindError."""
+    ) -> tuple[dict[str, str], LogFields]:
+        """Reserve GPUs; returns the annotations, and what the log has. Raises BindError."""
         placement = self._committer.reserve(scheme, request, node)
         if isinstance(placement, PlacementRefusal):
             is_of_quota = placement.reason in OF_QUOTA
@@ -212,28 +219,29 @@ class PodBinder:
         if isinstance(annotations, PlacementRefusal):
             self._end_unless_lost(pod.ref, node)
             raise BindError(annotations.reason, annotations.text)
-        return annotations
+        gpus = ",".join(placement.gpu_names)
+        return annotations, {
+            "pod": pod.ref.key,
+            "node": node,
+            "gpu": gpus,
+            "scheme": scheme.row.name,
+        }
 
-    def _lost_answer(self, pod: Pod, node: str, error: Exception) -> bool:
-        """Whether the write has happened although no answer came. Raises BindError."""
+    def _lost_answer(self, pod: Pod, node: str, error: Exception, fields: LogFields) -> None:
+        """Return if the write has happened although no answer came. Raises BindError if not."""
         self._lost[pod.ref.uid, node] = self._clock()
-        log.warning(
-            "the answer to a binding is missing",
-            extra={"pod": f"{pod.ref.namespace}/{pod.ref.name}", "node": node, "err": error},
-        )
-        now = self._read(pod.ref)
-        if now.node:
-            self._bound(now, node)
-            return True
-        raise BindError(
-            BindFailure.UNREACHABLE, f"the binding was not answered: {error}"
-        ) from error
+        log.warning("Binding not answered", extra={**fields, "err": error})
+        newest = self._read(pod.ref)
+        if not newest.node:
+            text = f"the binding was not answered: {error}"
+            raise BindError(BindFailure.UNREACHABLE, text) from error
+        self._bound(newest, node)
 
     def _end_unless_lost(self, ref: PodRef, node: str) -> None:
-        """This write has not happened; an earlier one without an answer still may."""
+        """Release the reservation, unless an earlier Binding may still arrive."""
         if (ref.uid, node) not in self._lost:
             self._committer.refused(ref, node)
 
 
 def _name(ref: PodRef) -> str:
-    return f"pod {ref.namespace}/{ref.name}"
+    return f"pod {ref.key}"

@@ -228,7 +228,7 @@ class LeaseCommitter:
                         self._cache.set_claims(node, written)
                         return True
         except BindError as error:
-            log.warning("freed GPUs of node %s cannot be held: %s", node, error)
+            log.warning("freed GPUs not held", extra={"pod": ref.key, "node": node, "err": error})
         return False
 
     def refused(self, pod: PodRef, node: str) -> None:
@@ -242,7 +242,7 @@ class LeaseCommitter:
         try:
             self._api.patch_pod(pod.ref, pod.resource_version, {RETRY: f"{now:.3f}"})
         except (ClusterError, SourceError) as error:
-            log.info("a claim cannot end yet: %s", error)
+            log.info("claim not ended yet", extra={"pod": pod.ref.key, "err": error})
             return False
         return True
 
@@ -263,7 +263,7 @@ class LeaseCommitter:
                         self._cache.release(pod.uid, node)
                         return
         except BindError as error:
-            log.info("a claim cannot be removed yet: %s", error)
+            log.info("claim not removed yet", extra={"pod": pod.key, "node": node, "err": error})
 
     def _read(self, node: str) -> tuple[str, Claims]:
         """The Lease's version, and its claims of pods that are not gone. Raises BindError."""

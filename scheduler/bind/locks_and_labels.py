@@ -89,6 +89,7 @@ class NodeLocker:
                     raise BindError(BindFailure.NODE_LOCKED, BindFailure.NODE_LOCKED.explanation)
                 text = row.lock_text(self._clock(), pod)
                 if self._patch(locked, row.lock, text):
+                    log.info("node locked", extra={"node": node, "pod": pod.key})
                     return text
         except (ClusterError, SourceError) as error:
             text = f"node {node} cannot be locked: {error}"
@@ -101,10 +102,13 @@ class NodeLocker:
             for _ in range(_TRIES if text else 0):
                 locked = self._api.node(node)
                 lock = _lock_of(scheme, locked)
-                if lock is None or lock.text != text or self._patch(locked, lock.key, None):
+                if lock is None or lock.text != text:
+                    return
+                if self._patch(locked, lock.key, None):
+                    log.info("node lock released", extra={"node": node})
                     return
         except (ClusterError, SourceError) as error:
-            log.warning("the lock of node %s is not released: %s", node, error)
+            log.warning("node lock not released", extra={"node": node, "err": error})
 
     def _is_void(self, lock: NodeLock, node: str) -> bool:
         """Whether the plugin cannot be serving the lock's pod any more."""
@@ -181,13 +185,13 @@ def write_label(api: LabelApi, label: NodeLabel) -> bool:
     """
     if len(label.node) > LONGEST_VALUE:
         return True
+    fields: dict[str, object] = {"pod": label.pod.key, "label": label.key}
     try:
         api.label_pod(label.pod, {label.key: label.node})
     except ClusterError as error:
-        name = f"{label.pod.namespace}/{label.pod.name}"
-        log.info("pod %s has no label %s: %s", name, label.key, error)
+        log.info("label not set", extra=fields | {"err": error})
         return 400 <= error.status < 500  # the pod is gone, or a right is missing
     except SourceError as error:
-        log.info("an answer to a label was no answer: %s", error)
+        log.info("unexpected response to the label patch", extra=fields | {"err": error})
         return False
     return True

@@ -81,6 +81,16 @@ class PodPlacement(msgspec.Struct, frozen=True):
     allocations: tuple[Allocation, ...]
     devices: Mapping[str, Device]
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The names of the pod's GPUs, each once."""
+        shares = (share for allocation in self.allocations for share in allocation.shares)
+        names = (
+            self.devices[share.device].name if share.device in self.devices else share.device
+            for share in shares
+        )
+        return tuple(dict.fromkeys(names))
+
 
 def promise_annotations(
     pod: Pod, placement: PodPlacement, now: float

@@ -64,7 +64,7 @@ class Preemptor:
         """The victims of each node on which the pod has its GPUs once they are gone."""
         complaint = self._complaint()
         if complaint:
-            log.warning("no preemption: %s", complaint)
+            log.warning("pods not preempted", extra={"pod": query.pod.ref.key, "reason": complaint})
             return {}
         demand = self._cache.demand_of(query.pod)
         if not isinstance(demand, PlacementRefusal):
@@ -78,9 +78,12 @@ class Preemptor:
         budgets = _Budgets(self._api)
         answer: dict[str, NodeVictims] = {}
         freed: dict[str, HeldShares] = {}
-        for name, victims in chosen.items():
+        for number, (name, victims) in enumerate(chosen.items()):
             if self._clock() > until:
-                log.warning("no time to preempt on %d nodes", len(chosen) - len(answer))
+                log.warning(
+                    "nodes not preempted on: no time left",
+                    extra={"pod": demand.pod.key, "nodes": len(chosen) - number},
+                )
                 break
             preemption = self._preemption(scheme, demand, name, victims, budgets)
             if preemption is None:
@@ -110,7 +113,10 @@ class Preemptor:
             try:
                 protected = budgets.protected(preemption.added, len(chosen))
             except (ClusterError, SourceError) as error:
-                log.warning("pods of node %s are not preempted: %s", name, error)
+                log.warning(
+                    "pods of a node not preempted: disruption budgets not read",
+                    extra={"pod": demand.pod.key, "node": name, "err": error},
+                )
                 return None
             if not protected:
                 return preemption

@@ -1,5 +1,6 @@
 """Sequences of a bind that random walks rarely take."""
 
+import logging
 from contextlib import suppress
 
 import pytest
@@ -8,6 +9,7 @@ from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served
 from vgpu.apiserver.connection import ClusterError
+from vgpu.program.logs import Json, Logfmt
 
 
 class Cluster(Served):
@@ -70,3 +72,36 @@ def test_a_pod_that_changes_between_read_and_write_is_bound_by_its_newest_state(
     cluster.api.store(cluster.api.pods["a"])
     assert not cluster.tried(ref)
     assert cluster.api.pods["a"].node == "n1"
+
+
+def logged_bindings(caplog):
+    """Pod, node, GPU and sharing system of each Binding in the log."""
+    return [
+        (record.pod, record.node, record.gpu, record.scheme)
+        for record in caplog.records
+        if (record.levelname, record.getMessage()) == ("INFO", "pod bound")
+    ]
+
+
+@pytest.mark.parametrize("fault", ["none", "lost answer"])
+def test_each_binding_is_logged_once_with_its_gpu(cluster, caplog, fault):
+    caplog.set_level(logging.INFO)
+    assert not cluster.tried(cluster.pod("a", 2), fault)
+    assert logged_bindings(caplog) == [("ns/a", "n1", "0", "gpushare")]
+
+
+@pytest.mark.parametrize("fault", ["refused", "late", "lost request"])
+def test_a_binding_that_was_not_made_is_not_logged_as_made(cluster, caplog, fault):
+    caplog.set_level(logging.INFO)
+    assert cluster.tried(cluster.pod("a", 2), fault)
+    assert logged_bindings(caplog) == []
+
+
+def test_the_log_line_of_a_binding_cannot_be_forged_by_a_name(cluster, caplog):
+    caplog.set_level(logging.INFO)
+    assert not cluster.tried(cluster.pod('a" gpu=1\n\x1b[2J\u202e', 2))
+    (record,) = (each for each in caplog.records if each.getMessage() == "pod bound")
+    assert record.gpu == "0"
+    for line in Logfmt().format(record), Json().format(record):
+        assert line.isprintable()
+    assert " gpu=0 " in Logfmt().format(record)

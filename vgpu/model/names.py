@@ -84,6 +84,11 @@ class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
     namespace: str
     name: str
 
+    @property
+    def key(self) -> str:
+        """``<namespace>/<name>``, as logs and messages name the pod."""
+        return f"{self.namespace}/{self.name}"
+
 
 DEVICE_NODE: Final = "/dev/nvidia"
 """The beginning of the path of a GPU's device node; the GPU's minor number follows."""
