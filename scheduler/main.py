@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from scheduler.bind.binder import SETTLE_SECONDS, PodBinder
-from scheduler.bind.commit import Committer, LeaseCommitter, MemoryCommitter
+from scheduler.bind.commit import CacheCommitter, Committer, LeaseCommitter
 from scheduler.bind.locks_and_labels import (
     NodeLabel,
     NodeLocker,
@@ -295,7 +295,7 @@ class Scheduler:
             api, namespace, socket.gethostname(), fail, is_single=options.is_single
         )
         committer: Committer = (
-            MemoryCommitter(self._cache)
+            CacheCommitter(self._cache)
             if options.is_single
             else LeaseCommitter(api, self._cache, namespace, clock)
         )

@@ -24,8 +24,8 @@ BOUNDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )
 # fmt: on
-"""Bounds of durations in seconds: from a filter that is answered from memory to what kube-scheduler
-gives up."""
+"""Bounds of durations in seconds: from a filter with remembered answers to the time after
+which kube-scheduler gives up."""
 
 
 class Verb(StrEnum):
@@ -86,7 +86,7 @@ class SchedulerMetrics:
         self._bind_failures: Counter[str] = Counter()
 
     def note_request(self, verb: Verb, outcome: Outcome, seconds: float) -> None:
-        """Count a request that took so long."""
+        """Count a request with its duration."""
         with self._lock:
             durations = self._requests.get((verb, outcome))
             if durations is None:

@@ -1,9 +1,9 @@
 """Keeps a replica with --single from running beside any other replica.
 
 A replica with --single decides in memory, so that another one would allocate its GPUs again. All
-replicas stand for election for one Lease. With Leases of nodes it does not matter who holds it: it
-shows that somebody is there. With --single only the holder answers; a replica that finds a holder
-who is alive and must not be there ends.
+replicas stand for election for one Lease. Between replicas with Leases of nodes it does not matter
+which one is the holder: the Lease shows that one of them runs. With --single only the holder
+answers. A replica ends if it finds a holder that is alive and must not run beside it.
 """
 
 import logging

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scheduler.bind.commit import LOST_SECONDS, Committer, KeyLocks, MemoryCommitter
+from scheduler.bind.commit import LOST_SECONDS, CacheCommitter, Committer, KeyLocks
 from scheduler.bind.locks_and_labels import NodeLabel, NodeLocker, missing_label
 from scheduler.cache.scheduler_cache import SchedulerCache
-from scheduler.cluster.reservations import PodReservation, promise_annotations
+from scheduler.cluster.reservations import PodReservation, reservation_annotations
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef
@@ -66,7 +66,7 @@ class PodBinder:
         locker: NodeLocker | None = None,
         label: Callable[[NodeLabel], object] = lambda _: None,
     ) -> None:
-        """``clock`` returns unix seconds; ``committer`` None decides in memory.
+        """``clock`` returns unix seconds; ``committer`` None decides in the cache.
 
         ``locker`` locks nodes for an original device plugin; ``label`` is called with the label of
         a pod that has been bound.
@@ -74,7 +74,7 @@ class PodBinder:
         self._api = api
         self._cache = cache
         self._clock = clock
-        self._committer = committer or MemoryCommitter(cache)
+        self._committer = committer or CacheCommitter(cache)
         self._locker = locker
         self._label = label
         self._pods = KeyLocks()
@@ -215,7 +215,7 @@ class PodBinder:
             is_of_quota = placement.reason in OF_QUOTA
             text = placement.text if is_of_quota else placement.cause.explanation
             raise BindError(placement.cause, text)
-        annotations = promise_annotations(pod, placement, self._clock())
+        annotations = reservation_annotations(pod, placement, self._clock())
         if isinstance(annotations, PlacementRefusal):
             self._end_unless_lost(pod.ref, node)
             raise BindError(annotations.reason, annotations.text)

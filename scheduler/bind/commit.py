@@ -1,4 +1,4 @@
-"""How a bind decides: in the memory of the only replica, or in the Lease of the node for several.
+"""How a bind decides: in the cache of the only replica, or in the Lease of the node for several.
 
 With Leases every decision is a write of the node's Lease that names the version that it knows, so
 that of two decisions the second sees the first. The version is read, or it is what this replica
@@ -107,7 +107,7 @@ class Committer(Protocol):
         ...
 
 
-class MemoryCommitter:
+class CacheCommitter:
     """Decides in the cache: for the only replica."""
 
     def __init__(self, cache: SchedulerCache) -> None:
@@ -256,7 +256,7 @@ class LeaseCommitter:
                     if claim is None:
                         self._cache.release(pod.uid, node)
                         return
-                    if claim.at > since:
+                    if claim.confirmed_at > since:
                         return
                     left = {uid: other for uid, other in claims.items() if uid != pod.uid}
                     if self._write(node, version, left):

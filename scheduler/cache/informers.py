@@ -56,7 +56,7 @@ class ClusterInformers:
         self._gpu_admission: Mapping[str, str] | None = None
         self._changed = threading.Condition()
         self._fresh_until = -math.inf
-        """Until then no kind can be stale, whatever happens: asked for every request."""
+        """Time until which no kind can be stale, so that a request does not ask each informer."""
         self.pods: Informer[Pod] = Informer(
             list_watch.pods(server),
             "pods",

@@ -404,13 +404,13 @@ class SchedulerCache:
         now = self._clock()
         with self._lock:
             names = sorted(self._state.nodes)
-        found: list[tuple[str, StandingPod]] = []
+        pods: list[tuple[str, StandingPod]] = []
         for name in names:
             with self._lock:  # one node at a time: filter waits for no other ones
                 cached = self._state.nodes.get(name)
                 standing = () if cached is None else cached.standing(now)
-            found += ((name, each) for each in standing)
-        return found
+            pods += ((name, each) for each in standing)
+        return pods
 
     def all_pods(self) -> list[Pod]:
         """All pods that share GPUs."""

@@ -73,7 +73,7 @@ class CachedNode:
         self.node: Node | None = None
         self.scheme: SchedulerScheme | PlacementReason = PlacementReason.UNKNOWN_NODE
         self.pods: dict[str, Pod] = {}
-        self.promises: dict[str, ForeignReservation] = {}
+        self.foreign_reservations: dict[str, ForeignReservation] = {}
         self.reservations: dict[str, PodReservation] = {}
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
@@ -88,7 +88,7 @@ class CachedNode:
     def is_empty(self) -> bool:
         """Whether nothing is known of it."""
         return self.node is None and not (
-            self.pods or self.promises or self.reservations or self.unreadable
+            self.pods or self.foreign_reservations or self.reservations or self.unreadable
         )
 
     def change(self) -> None:
@@ -108,7 +108,11 @@ class CachedNode:
 
         Nothing is kept on it for a single pod, and nothing for a time.
         """
-        if self.promises or self.held or (self._view is not None and self._view.until is not None):
+        if (
+            self.foreign_reservations
+            or self.held
+            or (self._view is not None and self._view.until is not None)
+        ):
             return False
         return self.as_found_by(demand) is self
 
@@ -147,7 +151,11 @@ class CachedNode:
         key = pod_key(pod.namespace, pod.name)
         ended = {each.pod.uid for each in self.held if each.priority < demand.priority}
         ended |= {pod.uid, *gone}
-        if not gone and ended.isdisjoint(self.reservations) and key not in self.promises:
+        if (
+            not gone
+            and ended.isdisjoint(self.reservations)
+            and key not in self.foreign_reservations
+        ):
             return self
         other = CachedNode(self.name, seen=self.seen)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
@@ -157,7 +165,9 @@ class CachedNode:
             if gone
             else self.pods
         )
-        other.promises = {name: each for name, each in self.promises.items() if name != key}
+        other.foreign_reservations = {
+            name: each for name, each in self.foreign_reservations.items() if name != key
+        }
         other.reservations = {
             uid: each for uid, each in self.reservations.items() if uid not in ended
         }
@@ -178,7 +188,7 @@ class CachedNode:
                 self.node,
                 self.scheme,
                 tuple(self.pods.values()),
-                tuple(self.promises.values()),
+                tuple(self.foreign_reservations.values()),
                 self._unbound(),
                 now=now,
                 unhealthy=self.unhealthy,

@@ -96,7 +96,7 @@ class ClusterState:
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
         self._devices: dict[str, tuple[Node, Mapping[str, Device]]] = {}
-        self._promised: dict[str, str] = {}
+        self._foreign_nodes: dict[str, str] = {}
         """The node that another scheduler's reservation names, by ``<namespace>/<name>``."""
         self._seen: dict[str, float] = {}
         """When pods were first seen as bound, by UID, if the API server has no earlier time."""
@@ -271,7 +271,7 @@ class ClusterState:
                 claim.allocations,
                 claim.groups,
                 pod=claim.pod,
-                since=claim.at,
+                since=claim.confirmed_at,
                 is_held=claim.is_held,
                 priority=claim.priority,
                 units=claim.units,
@@ -408,7 +408,7 @@ class ClusterState:
         if cached is not None and key in cached.pods:
             self._priorities[cached.pods.pop(key).priority] -= 1
             self._changed(cached)
-        self._end_promise(key)
+        self._end_foreign_reservation(key)
 
     def _remember(self, key: str, pod: Pod) -> None:
         uid = pod.ref.uid
@@ -422,22 +422,22 @@ class ClusterState:
             cached.change()
             self.settle(uid)
         elif uid not in self._reserved:
-            promise = foreign_reservation(pod, self._schemes)
-            if promise is not None:
-                self._promised[key] = promise.node
-                cached = self.cached(promise.node)
-                cached.promises[key] = promise
+            foreign = foreign_reservation(pod, self._schemes)
+            if foreign is not None:
+                self._foreign_nodes[key] = foreign.node
+                cached = self.cached(foreign.node)
+                cached.foreign_reservations[key] = foreign
                 cached.change()
 
     def _note_seen(self, pod: Pod) -> None:
         now = self._clock()
-        if all(at is None or at > now for at in (pod.scheduled_at, pod.started_at)):
+        if all(time is None or time > now for time in (pod.scheduled_at, pod.started_at)):
             self._seen.setdefault(pod.ref.uid, now)
 
-    def _end_promise(self, key: str) -> None:
-        cached = self.nodes.get(self._promised.pop(key, ""))
+    def _end_foreign_reservation(self, key: str) -> None:
+        cached = self.nodes.get(self._foreign_nodes.pop(key, ""))
         if cached is not None:
-            cached.promises.pop(key, None)
+            cached.foreign_reservations.pop(key, None)
             self._changed(cached)
 
     def _unlist(self, uid: str, name: str) -> bool:

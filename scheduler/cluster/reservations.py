@@ -92,7 +92,7 @@ class PodPlacement(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(names))
 
 
-def promise_annotations(
+def reservation_annotations(
     pod: Pod, placement: PodPlacement, now: float
 ) -> dict[str, str] | PlacementRefusal:
     """The annotations of the placement, in the form of the pod's sharing system.
@@ -159,7 +159,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
         pod: the pod.
         allocations: the containers' shares.
         groups: its groups.
-        at: when a replica last confirmed it, in unix seconds by that replica's clock.
+        confirmed_at: when a replica last confirmed it, in unix seconds by that replica's clock.
         is_held: whether nothing is decided yet, and the shares are held for the pod, for which
             kube-scheduler preempts others.
         priority: the pod's, if ``is_held``.
@@ -169,7 +169,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
     pod: PodRef
     allocations: tuple[Allocation, ...]
     groups: tuple[str, ...] = ()
-    at: float = 0.0
+    confirmed_at: float = msgspec.field(default=0.0, name="at")
     is_held: bool = False
     priority: int = 0
     units: tuple[tuple[str, int], ...] = ()
@@ -226,8 +226,8 @@ class Preemptions:
 
     def shares(self, uid: str, node: str, now: float) -> HeldShares | None:
         """The shares on the chosen node; None if no answer that is new enough has that node."""
-        at, freed = self._pods.get(uid, (now, {}))
-        return freed.get(node) if now - at <= CHOICE_SECONDS else None
+        answered_at, freed = self._pods.get(uid, (now, {}))
+        return freed.get(node) if now - answered_at <= CHOICE_SECONDS else None
 
     def discard(self, uid: str) -> None:
         """Forget a pod: it is bound or gone."""

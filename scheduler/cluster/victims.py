@@ -1,9 +1,8 @@
 """Which pods of a node have to go so that a pod of higher priority has its GPUs; pure.
 
 kube-scheduler chooses victims by the sums of a node, so that what they free may be on several GPUs.
-Its victims stay, since only it knows its other checks. To them are added as few as possible of the
-pods of lower priority, by kube-scheduler's own order: the more important a pod is, the rather it
-stays.
+Its victims stay victims, since only kube-scheduler knows its other checks. As few pods of lower
+priority as possible are added, in kube-scheduler's own order: the least important pods end first.
 """
 
 from collections.abc import Callable, Iterable

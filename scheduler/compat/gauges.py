@@ -315,11 +315,11 @@ def _volcano_pods(view: Any) -> Iterator[HeldRow]:
 
 
 def _shares_by_name(node: NodeHoldings) -> dict[tuple[str, str], list[Share]]:
-    found: dict[tuple[str, str], list[Share]] = {}
+    shares: dict[tuple[str, str], list[Share]] = {}
     for ref, holding in node.pods:
         for share in holding.peak:
-            found.setdefault((share.device, ref.name), []).append(share)
-    return found
+            shares.setdefault((share.device, ref.name), []).append(share)
+    return shares
 
 
 SETS: Final[dict[SchedulerCompat, Callable[[], tuple[FamilyTable, ...]]]] = {

@@ -53,11 +53,11 @@ _Value = TypeVar("_Value")
 _UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
 
 
-class NodeMemory(Generic[_Value]):
+class NodeMemo(Generic[_Value]):
     """What was computed of nodes that have not changed since. Not for several threads."""
 
     def __init__(self, most: int) -> None:
-        """At most so many keys are remembered; the least recently used are forgotten."""
+        """``most`` is the maximum number of keys; the least recently used are forgotten."""
         self._most = most
         self._by_key: OrderedDict[Hashable, dict[str, _Value]] = OrderedDict()
 
@@ -77,7 +77,7 @@ class NodeMemory(Generic[_Value]):
             values.pop(node, None)
 
 
-class NodeAnswers(NodeMemory[NodeAnswer]):
+class NodeAnswers(NodeMemo[NodeAnswer]):
     """The answers of nodes by shapes. Not for several threads: the cache locks."""
 
     def __init__(self) -> None:
@@ -175,11 +175,11 @@ class NodeFilter:
         self._known = NodeAnswers()
         self._of_all: dict[int, AbstractSet[NodeAnswer]] = {}
         """The answers of all nodes by the shape's number, where each refuses for the same cause."""
-        self._memories: list[NodeMemory[Any]] = [self._known]
+        self._memos: list[NodeMemo[Any]] = [self._known]
 
-    def forget_also(self, memory: NodeMemory[Any]) -> None:
-        """Forget a node in this memory, too, whenever the answers of the node are forgotten."""
-        self._memories.append(memory)
+    def forget_also(self, memo: NodeMemo[Any]) -> None:
+        """Forget a node in this memo, too, whenever the answers of the node are forgotten."""
+        self._memos.append(memo)
 
     def found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
         """The node as the pod finds it; None if nothing is known of it."""
@@ -305,8 +305,8 @@ class NodeFilter:
             else:
                 self._names.pop(name, None)
             self._of_all.clear()
-            for memory in self._memories:
-                memory.forget(name)
+            for memo in self._memos:
+                memo.forget(name)
 
     def _refusals_of_all(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float

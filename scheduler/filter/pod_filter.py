@@ -15,7 +15,7 @@ from scheduler.cluster.demands import DemandShape
 from scheduler.filter.node_filter import (
     MOST_DISTINCT,
     NodeFilter,
-    NodeMemory,
+    NodeMemo,
     PodsUnderWay,
     UnderWay,
 )
@@ -51,10 +51,10 @@ class PlacedUsage(msgspec.Struct, frozen=True):
     node: Node | None
 
 
-class PlacedUsages(NodeMemory[PlacedUsage]):
+class PlacedUsages(NodeMemo[PlacedUsage]):
     """The usages of placed demands, by node. Not for several threads: the cache locks.
 
-    The key of a memory is the number of the demand's shape, with the pod's extended resources.
+    The key of a memo is the number of the demand's shape, with the pod's extended resources.
     """
 
     def __init__(self) -> None:
@@ -247,8 +247,8 @@ class PodFilter:
         cached = self._state.nodes.get(name)
         if cached is None:
             return []
-        promised = (promise.pod.uid for promise in cached.promises.values())
-        return self.rejected.take(name, fitting, (*cached.reservations, *promised))
+        foreign = (each.pod.uid for each in cached.foreign_reservations.values())
+        return self.rejected.take(name, fitting, (*cached.reservations, *foreign))
 
     def take_relieved(self, namespace: str) -> list[RejectedPod]:
         """Forget and return pods that the quota of their namespace refused, and admits now.

@@ -66,8 +66,8 @@ class RejectionEvents:
         """
         now = self._clock()
         with self._lock:
-            last_text, at = self._last.get(pod.uid, ("", 0.0))
-        if now - at < INTERVAL_SECONDS:
+            last_text, recorded_at = self._last.get(pod.uid, ("", 0.0))
+        if now - recorded_at < INTERVAL_SECONDS:
             return
         text = explain()
         with self._lock:
@@ -82,7 +82,7 @@ class RejectionEvents:
             )
 
     def finish(self, seconds: float) -> None:
-        """Write what waits, for at most so long."""
+        """Write the events that wait, for at most this time, in seconds."""
         self._writer.finish(seconds, lambda: False)
 
 

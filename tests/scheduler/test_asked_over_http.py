@@ -12,7 +12,7 @@ SERVED = Path("tests/scheduler/served.py")
 OF_VERBS = frozenset(
     {
         *("Scheduler", "Extender", "PodBinder", "Preemptor", "NodeLocker", "extender_routes"),
-        *("LeaseCommitter", "MemoryCommitter"),
+        *("LeaseCommitter", "CacheCommitter"),
         *("binder", "commit", "extender", "main", "node_lock", "preemption", "service"),
     }
 )

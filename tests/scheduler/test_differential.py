@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.cluster.reservations import PodPlacement, promise_annotations
+from scheduler.cluster.reservations import PodPlacement, reservation_annotations
 from tests.scheduler.generated import (
     POLICIES,
     PREEMPTOR,
@@ -67,7 +67,7 @@ def filled(node, scheme, fillers, unhealthy=""):
         if isinstance(placed, Placement):
             devices = {name: gpu.device for gpu in placed.gpus for name in gpu.device.names}
             placement = PodPlacement(scheme, node.name, placed.allocations, devices)
-            annotations = promise_annotations(pod, placement, NOW)
+            annotations = reservation_annotations(pod, placement, NOW)
             pods.append(structs.replace(pod, node=node.name, annotations=annotations))
     return pods
 

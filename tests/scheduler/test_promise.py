@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.cluster.reservations import PodPlacement, promise_annotations
+from scheduler.cluster.reservations import PodPlacement, reservation_annotations
 from tests.support.registers import hami_register, volcano_register
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Node, Pod
@@ -104,7 +104,7 @@ def test_what_is_written_is_read_back_whatever_a_user_wrote_before(system, data)
     containers = (Container("main", LIMITS[system]), Container("plain"))
     pod, placement = placed(system, containers)
     pod = structs.replace(pod, annotations=written_before)
-    annotations = promise_annotations(pod, placement, NOW)
+    annotations = reservation_annotations(pod, placement, NOW)
     if isinstance(annotations, PlacementRefusal):
         assert annotations.reason is PlacementReason.FOREIGN_ANNOTATIONS
         assert written_before
@@ -123,7 +123,7 @@ def test_hamis_annotations_have_init_containers_first_and_an_entry_for_each_cont
         Container("setup", limits, ContainerKind.INIT),
     )
     pod, placement = placed("hami", containers)
-    annotations = promise_annotations(pod, placement, NOW)
+    annotations = reservation_annotations(pod, placement, NOW)
     text = annotations["hami.io/vgpu-devices-allocated"]
     segments = text.removesuffix(";").split(";")
     assert [segment.split(",")[0] for segment in segments] == ["GPU-1", "GPU-1", ""]
