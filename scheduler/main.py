@@ -264,7 +264,14 @@ MetricsPages = Callable[[Iterable[FamilyTable], Callable[[], SchedulerView]], Ha
 
 
 class Scheduler:
-    """The parts of the program, from its flags to its routes."""
+    """The parts of the program, from its flags to its routes.
+
+    Attributes:
+        cache: what is known of the cluster.
+        holder, labeler, reliever, waker: threads with a queue each, from :meth:`start` on: GPUs to
+            hold, labels to set, namespaces and nodes whose rejected pods may be woken.
+        metrics, events: the counters, and the events of rejected pods.
+    """
 
     def __init__(
         self,
@@ -281,40 +288,40 @@ class Scheduler:
         self._pages = metrics
         changed = WorkQueue[str]()
         schemes = scheduler_schemes(options.units, options.policies)
-        self._cache = SchedulerCache(
+        self.cache = SchedulerCache(
             schemes,
             clock,
             changed.add,
-            lambda *held: self._holder.add(held),
+            lambda *held: self.holder.add(held),
             self._relieve,
         )
-        self._waker = Waker(api, self._cache, changed, clock)
-        self._informers = ClusterInformers(api, self._cache, quotas=options.enforces_quotas)
+        self.waker = Waker(api, self.cache, changed, clock)
+        self._informers = ClusterInformers(api, self.cache, quotas=options.enforces_quotas)
         namespace = options.lease_namespace
         self._presence = ReplicaPresence(
             api, namespace, socket.gethostname(), fail, is_single=options.is_single
         )
         committer: Committer = (
-            CacheCommitter(self._cache)
+            CacheCommitter(self.cache)
             if options.is_single
-            else LeaseCommitter(api, self._cache, namespace, clock)
+            else LeaseCommitter(api, self.cache, namespace, clock)
         )
-        self._holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
-        self._reliever = QueueWorker[str]("reliever", self._waker.wake_relieved)
-        self._labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
+        self.holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
+        self.reliever = QueueWorker[str]("reliever", self.waker.wake_relieved)
+        self.labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
         self._binder = PodBinder(
             api,
-            self._cache,
+            self.cache,
             clock,
             committer=committer,
             locker=NodeLocker(api, clock) if options.has_original_plugin else None,
-            label=self._labeler.add,
+            label=self.labeler.add,
         )
-        self._preemptor = Preemptor(api, self._cache, self._complaint)
-        self._metrics = SchedulerMetrics()
-        self._events = RejectionEvents(api.write_event, clock)
+        self._preemptor = Preemptor(api, self.cache, self.complaint)
+        self.metrics = SchedulerMetrics()
+        self.events = RejectionEvents(api.write_event, clock)
         self._extender = Extender(
-            self._cache, self._binder, self._metrics, self._events, self._complaint
+            self.cache, self._binder, self.metrics, self.events, self.complaint
         )
         self._compat = frozenset(options.compat)
         self._client_sans, self._page_sans = options.client_sans, options.page_sans
@@ -326,46 +333,46 @@ class Scheduler:
         """All routes."""
         pages = {
             "/metrics": self._pages((*TABLES, *tables(self._compat)), self._view),
-            **page_routes(self._cache),
+            **page_routes(self.cache),
         }
-        verbs = extender_routes(self._extender, self._preemptor, self._metrics, self._client_sans)
+        verbs = extender_routes(self._extender, self._preemptor, self.metrics, self._client_sans)
         own = {**verbs, **restricted(pages, self._page_sans)}
-        return program_routes("scheduler", own, ready=self._complaint)
+        return program_routes("scheduler", own, ready=self.complaint)
 
     def wait(self, seconds: float) -> bool:
         """Wait until requests are answered; returns whether that was in time."""
         until = time.monotonic() + seconds
         is_read = self._informers.wait(seconds)
-        while self._complaint() and time.monotonic() < until:
+        while self.complaint() and time.monotonic() < until:
             time.sleep(0.05)
-        return is_read and not self._complaint()
+        return is_read and not self.complaint()
 
     def start(self) -> None:
         """Follow the cluster."""
         self._presence.start()
         self._informers.start()
         self._settler.start()
-        self._waker.start()
-        self._holder.start()
-        self._labeler.start()
-        self._reliever.start()
+        self.waker.start()
+        self.holder.start()
+        self.labeler.start()
+        self.reliever.start()
 
     def stop(self) -> None:
         """Stop following it."""
         self._ending.set()
-        self._waker.stop()
-        self._holder.stop()
-        self._labeler.stop()
-        self._reliever.stop()
+        self.waker.stop()
+        self.holder.stop()
+        self.labeler.stop()
+        self.reliever.stop()
         self._informers.close()
-        self._events.finish(EVENTS_SECONDS)
+        self.events.finish(EVENTS_SECONDS)
         self._presence.stop()
 
     def _relieve(self, namespace: str) -> None:
         """The quota of a namespace may admit more pods."""
-        self._reliever.add(namespace)
+        self.reliever.add(namespace)
 
-    def _complaint(self) -> str:
+    def complaint(self) -> str:
         """Why no request can be answered; "" if they can."""
         return self._presence.complaint() or self._informers.complaint()
 
@@ -377,44 +384,44 @@ class Scheduler:
             log.exception("missing labels of pods not written: unexpected error")
         while not self._ending.wait(SETTLE_SECONDS):
             try:
-                self._check_reservations()
+                self.check_reservations()
             except Exception:
                 log.exception("reservations not checked: unexpected error")
 
     def _label_recent(self) -> None:
         """Set the labels that pods of the process before miss."""
         now = time.time()
-        for label in recent_missing_labels(self._cache.all_pods(), self._cache.schemes, now):
-            self._labeler.add(label)
+        for label in recent_missing_labels(self.cache.all_pods(), self.cache.schemes, now):
+            self.labeler.add(label)
 
-    def _check_reservations(self) -> None:
+    def check_reservations(self) -> None:
         """End those that are over without an event, and what was kept free for a time."""
-        self._cache.end_kept_free()
+        self.cache.end_kept_free()
         self._binder.settle()
 
     def _view(self) -> SchedulerView:
-        nodes, pods, reservations, rejected = self._cache.counts()
+        nodes, pods, reservations, rejected = self.cache.counts()
         return SchedulerView(
-            ready=not self._complaint(),
+            ready=not self.complaint(),
             ages=self._informers.ages(),
             nodes=nodes,
             pods=pods,
             reservations=reservations,
             rejected=rejected,
-            woken=self._waker.woken,
+            woken=self.waker.woken,
             api_requests=self._api.requests,
             held=self._held(),
-            quotas=self._cache.limited(),
-            standing=self._cache.standing(),
-            **self._metrics.counts(),
+            quotas=self.cache.limited(),
+            standing=self.cache.standing(),
+            **self.metrics.counts(),
         )
 
     def _held(self) -> SchemeHoldings:
         """What the chosen compatibility sets need, of no other sharing system."""
         systems = {compat.system for compat in self._compat}
         nodes = {
-            scheme.row.name: self._holdings.of(scheme, self._cache.inspected(scheme.row.name))
-            for scheme in self._cache.schemes
+            scheme.row.name: self._holdings.of(scheme, self.cache.inspected(scheme.row.name))
+            for scheme in self.cache.schemes
             if scheme.row.name in systems
         }
         return SchemeHoldings(**nodes)

@@ -51,18 +51,23 @@ class PodPatchApi(Protocol):
 
 
 class QueueWorker(Generic[_Item]):
-    """Works on a queue, from :meth:`start` to :meth:`stop`. Any thread may add to it."""
+    """Works on a queue, from :meth:`start` to :meth:`stop`. Any thread may add to it.
+
+    Attributes:
+        queue: the items that wait.
+        write: writes one item, and returns whether nothing is left to do.
+    """
 
     def __init__(self, name: str, write: Callable[[_Item], bool]) -> None:
-        """``write`` returns whether nothing is left to do."""
+        """``name`` is the thread's; ``write`` is the attribute."""
         self._name = name
-        self._write = write
-        self._queue = WorkQueue[_Item]()
+        self.write = write
+        self.queue = WorkQueue[_Item]()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def add(self, item: _Item) -> None:
         """Write this; never waits."""
-        self._queue.add(item)
+        self.queue.add(item)
 
     def start(self) -> None:
         """Begin."""
@@ -70,24 +75,30 @@ class QueueWorker(Generic[_Item]):
 
     def stop(self) -> None:
         """End, without waiting for a request that is under way."""
-        self._queue.shut_down()
+        self.queue.shut_down()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self.queue.get()) is not None:
             is_done = False
             try:
-                is_done = self._write(item)
+                is_done = self.write(item)
             except Exception:
                 log.exception("item not written: unexpected error", extra={"queue": self._name})
-            if is_done or self._queue.failures(item) >= TRIES:
-                self._queue.forget(item)
+            if is_done or self.queue.failures(item) >= TRIES:
+                self.queue.forget(item)
             else:
-                self._queue.add_rate_limited(item)
-            self._queue.done(item)
+                self.queue.add_rate_limited(item)
+            self.queue.done(item)
 
 
 class Waker:
-    """Works on nodes that have changed, one after another, on a thread of its own."""
+    """Works on nodes that have changed, one after another, on a thread of its own.
+
+    Attributes:
+        nodes: the names of the nodes that wait.
+        pause: the interval between two patches, in seconds.
+        woken: number of pods that were woken.
+    """
 
     def __init__(
         self,
@@ -99,10 +110,11 @@ class Waker:
         """``nodes`` has the names of changed nodes; ``clock`` returns unix seconds."""
         self._api = api
         self._cache = cache
-        self._nodes = nodes
+        self.nodes = nodes
         self._clock = clock
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
+        self.pause = PAUSE_SECONDS
         self.woken = 0
 
     def start(self) -> None:
@@ -112,20 +124,20 @@ class Waker:
     def stop(self) -> None:
         """End, without waiting for a request that is under way."""
         self._ending.set()
-        self._nodes.shut_down()
+        self.nodes.shut_down()
 
     def _run(self) -> None:
-        while not self._ending.is_set() and (node := self._nodes.get()) is not None:
+        while not self._ending.is_set() and (node := self.nodes.get()) is not None:
             is_done = False
             try:
                 is_done = self.wake_fitting(node)
             except Exception:
                 log.exception("rejected pods not woken: unexpected error", extra={"node": node})
             if is_done:
-                self._nodes.forget(node)
+                self.nodes.forget(node)
             else:
-                self._nodes.add_rate_limited(node)
-            self._nodes.done(node)
+                self.nodes.add_rate_limited(node)
+            self.nodes.done(node)
 
     def wake_fitting(self, node: str) -> bool:
         """Wake rejected pods that fit on a node now; returns whether nothing is left."""
@@ -140,7 +152,7 @@ class Waker:
     def _wake(self, rejected: RejectedPod) -> bool:
         """Whether nothing is left to do for the pod."""
         ref = rejected.pod
-        self._ending.wait(PAUSE_SECONDS)
+        self._ending.wait(self.pause)
         pod = self._cache.pod(ref.namespace, ref.name)
         for _ in range(2):
             try:

@@ -47,10 +47,10 @@ REASONS = {reason.explanation: reason for reason in PlacementReason}
 class Unattached(Scheduler):
     """The program without threads, and without an API server that it follows."""
 
-    complaint = ""
+    problem = ""
 
-    def _complaint(self):
-        return self.complaint
+    def complaint(self):
+        return self.problem
 
 
 class Defects(logging.Handler):
@@ -103,8 +103,8 @@ class Served:
         self.program = Unattached(
             self.api, options, lambda *_: lambda _: plain(200, ""), clock=clock
         )
-        self.cache = self.program._cache
-        self.program._waker._ending.set()  # its thread is not there, and it pauses for nobody
+        self.cache = self.program.cache
+        self.program.waker.pause = 0.0
         self.server = WebServer(self.routes(), ["127.0.0.1:0"])
         self.server.start()
         self._connection = connect(self.server.addresses[0])
@@ -121,7 +121,7 @@ class Served:
     def close(self):
         self._connection.close()
         self.server.stop()
-        self.program._events.finish(WAIT_SECONDS)
+        self.program.events.finish(WAIT_SECONDS)
 
     # ------------------------------------------------------------ requests
 
@@ -181,7 +181,7 @@ class Served:
 
     def counts(self):
         """The counters of its page of metrics."""
-        return self.program._metrics.counts()
+        return self.program.metrics.counts()
 
     # ------------------------------------------------------------ what its threads do
 
@@ -189,35 +189,35 @@ class Served:
         """An event of a pod; what it makes the program hold is written."""
         namespace = pod.ref.namespace if pod is not None else "ns"
         self.cache.set_pod(f"{namespace}/{name}", pod)
-        for held in taken(self.program._holder._queue):
-            self.program._holder._write(held)
+        for held in taken(self.program.holder.queue):
+            self.program.holder.write(held)
 
     def settle(self):
         """Check old reservations, ours and other schedulers'."""
-        self.program._check_reservations()
+        self.program.check_reservations()
 
     def events(self):
         """The messages of the events of rejected pods; no further one is written."""
-        self.program._events.finish(WAIT_SECONDS)
+        self.program.events.finish(WAIT_SECONDS)
         return [note.message for note in self.api.written_events]
 
     def labels(self):
         """The labels that wait to be written."""
-        return taken(self.program._labeler._queue)
+        return taken(self.program.labeler.queue)
 
     def relieved(self):
         """The namespaces whose rejected pods wait to be woken."""
-        return taken(self.program._reliever._queue)
+        return taken(self.program.reliever.queue)
 
     def changed(self):
         """The names of the nodes that wait for the waker, which it does not see any more."""
-        return taken(self.program._waker._nodes)
+        return taken(self.program.waker.nodes)
 
     def wake(self):
         """Wake pods for the nodes that wait for the waker; returns how many it has woken by now."""
         for node in self.changed():
-            assert self.program._waker.wake_fitting(node)
-        return self.program._waker.woken
+            assert self.program.waker.wake_fitting(node)
+        return self.program.waker.woken
 
 
 def reason_of(text):

@@ -13,7 +13,7 @@ OF_VERBS = frozenset(
     {
         *("Scheduler", "Extender", "PodBinder", "Preemptor", "NodeLocker", "extender_routes"),
         *("LeaseCommitter", "CacheCommitter"),
-        *("binder", "commit", "extender", "main", "node_lock", "preemption", "service"),
+        *("binder", "commit", "extender", "locks_and_labels", "main", "preemption", "routes"),
     }
 )
 """What answers a verb in the package ``scheduler``: names in its modules, and those modules."""

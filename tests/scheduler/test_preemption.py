@@ -175,7 +175,7 @@ def test_a_node_that_the_cache_does_not_know_is_no_candidate(bed):
 def test_a_stale_cache_and_a_request_that_cannot_be_read_preempt_nobody(bed):
     for body in (b"", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{"name":1}}}'):
         assert bed.post("/preempt", body) == {"NodeNameToMetaVictims": {}}
-    bed.program.complaint = "the last event is old"
+    bed.program.problem = "the last event is old"
     assert bed.victims() is None
 
 

@@ -65,7 +65,7 @@ def test_a_recorded_bind_writes_the_reservation_and_is_idempotent(served):
 
 def test_a_cache_that_cannot_be_used_answers_nothing(served):
     served.cache.set_node("gpushare-a", gpushare_node("gpushare-a", 2))
-    served.program.complaint = "the last event is old"
+    served.program.problem = "the last event is old"
     assert "the last event is old" in served.post("/filter", FILTER)["Error"]
     assert "the last event is old" in served.post("/bind", BIND)["Error"]
     assert {row["Score"] for row in served.post("/prioritize", FILTER)} == {0}
