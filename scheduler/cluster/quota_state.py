@@ -151,6 +151,8 @@ class QuotaState:
     def _resolve(self, name: str) -> NamespaceQuota:
         namespace = self._namespaces.get(name)
         quotas = self._quotas.get(name, {}).values()
+        if namespace is None and not quotas and self._gpu_admission is NO_CONFIG_MAP:
+            return NamespaceQuota(name)  # nothing is declared, as nearly always
         malformed = [each for each in (namespace, *quotas) if isinstance(each, MalformedObject)]
         declared = declarations(
             name,

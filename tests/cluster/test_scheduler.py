@@ -277,12 +277,12 @@ def test_a_single_replica_runs_beside_no_other_and_writes_no_lease_of_a_node(bed
     bed.node("gpushare", "gpushare-s")
     single = Extender(bed.api, tmp_path, "--single")
     with_leases = Extender(bed.api, tmp_path)
-    refused(single, "holder=leases-")
+    refused(single, '"holder": "leases-')
     bed.extender.daemon.stop()
     try:
         with single:
-            refused(Extender(bed.api, tmp_path, "--single"), "holder=single-")
-            refused(with_leases, "holder=single-")
+            refused(Extender(bed.api, tmp_path, "--single"), '"holder": "single-')
+            refused(with_leases, '"holder": "single-')
             pod = bed.start("alone", bed.namespace, "gpushare", 4, schedulerName="nobody")
             assert single.post("/bind", bind_body(pod, "gpushare-s")) == {"Error": ""}
             single.daemon.stop()

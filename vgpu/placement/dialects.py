@@ -190,7 +190,8 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
 
     def wishes(self, pod: Pod) -> PlacementWishes:
         """The wishes in the pod's annotations, and the rules that are for it."""
-        return with_rules(self.dialect_row.wishes(pod), pod.labels, self.rules)
+        wishes = self.dialect_row.wishes(pod)
+        return with_rules(wishes, pod.labels, self.rules) if self.rules else wishes
 
     def is_asked(self, pod: Pod) -> bool:
         """Whether the pod requests the system's resources."""
