@@ -1,11 +1,14 @@
-"""The plugin's knowledge as frozen values: the kubelet's assignments, and tenants with bindings.
+"""The plugin's knowledge as frozen values: the kubelet's assignments, admitted pods with bindings.
 
 Allocate answers with a fresh random **name** and does not know the container. The kubelet writes
 the answer into its checkpoint, beside the pod and the container: an **assignment**. From the pod's
 own claim the plugin then makes the container's **binding** under that name. A pod that holds
-devices here is a **tenant**; it is admitted as a whole, once, and leaves when its containers are
-gone.
+devices here is an **admitted pod**; it is admitted as a whole, once, and leaves when its containers
+are gone.
 """
+
+import re
+from typing import Final
 
 import msgspec
 
@@ -13,7 +16,32 @@ from vgpu.model.admitted_pod import AdmittedPod, Binding
 from vgpu.model.names import PodRef
 from vgpu.schemes.codec import ContainerEdits
 
-__all__ = ["AdmittedPod", "AllocationConflict", "Binding", "ContainerDevices"]
+__all__ = [
+    "BINDING_KIND",
+    "AdmittedPod",
+    "AllocationConflict",
+    "Binding",
+    "ContainerDevices",
+    "checked_name",
+    "is_binding_name",
+]
+
+BINDING_KIND: Final = "vgpu.dev/share"
+"""The CDI kind: a container's device is called ``<kind>=<name>``."""
+
+_NAME: Final = re.compile(r"[0-9a-f]{24}")
+
+
+def is_binding_name(text: str) -> bool:
+    """Whether the text may be one of our names, and so a part of a file's name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def checked_name(text: str) -> str:
+    """The same text. Raises ValueError if it can be no name, so that it never becomes a path."""
+    if not is_binding_name(text):
+        raise ValueError(f"no name of a binding: {text[:64]!r}")
+    return text
 
 
 class ContainerDevices(msgspec.Struct, frozen=True, gc=False):

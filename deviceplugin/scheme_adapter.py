@@ -1,4 +1,5 @@
-"""The differences between schemes, as one Protocol that each scheme's adapter implements.
+"""The differences between schemes, as one Protocol that each scheme's adapter implements,
+and the functions that several adapters use.
 
 An adapter is a frozen value of a scheme's codec and the operator's settings; its methods are pure.
 The rest of the plugin knows no scheme.
@@ -11,6 +12,7 @@ import msgspec
 
 from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
+from vgpu.ledger.from_node import devices_of
 from vgpu.model.allocation import Allocation, Device
 from vgpu.model.facts import Gpu
 from vgpu.model.names import PodRef, Scheme
@@ -74,7 +76,7 @@ class SchemeAdapter(Protocol):
         """The allocations of the pod's containers by UUID; ``capacity`` are without the pod.
 
         From its annotations, or chosen here among healthy devices if the scheme lets its plugin
-        choose; the allocation state checks the health of promised devices. Has only those init
+        choose; the allocation state checks the health of reserved devices. Has only those init
         containers that the annotations give something of their own.
         Raises BindRefused: NO_CLAIM, MALFORMED, CLAIM_FAILED, OTHER_NODE, UNKNOWN_DEVICE, NO_ROOM.
         """
@@ -128,3 +130,21 @@ class SchemeAdapter(Protocol):
         perhaps only for now.
         """
         ...
+
+
+def gpu_devices(gpus: Iterable[Gpu]) -> tuple[Device, ...]:
+    """The GPUs that can be shared, by index: their memory is known, and MIG does not cut them."""
+    gpus = tuple(gpus)
+    cut = {gpu.parent for gpu in gpus}
+    whole = (
+        gpu
+        for gpu in gpus
+        if not gpu.parent and gpu.uuid not in cut and not gpu.readings.get(("mig_mode",))
+    )
+    known = (device for device in devices_of(whole) if device.memory_bytes)
+    return tuple(sorted(known, key=lambda device: device.index or 0))
+
+
+def lagging(current: Mapping[str, str], wanted: AnnotationPatch) -> AnnotationPatch:
+    """The part of ``wanted`` that differs from the annotations or labels of now."""
+    return {key: text for key, text in wanted.items() if current.get(key) != text}

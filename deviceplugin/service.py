@@ -19,7 +19,7 @@ from deviceplugin.allocate.binder_events import BinderEvents, Repair
 from deviceplugin.allocate.binder_state import BinderState, desired_state_of
 from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.checkpoint import CheckpointFile
-from deviceplugin.allocate.collectable import Alone, collectable, over
+from deviceplugin.allocate.ended_pods import Alone, collectable, over
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.apiserver.status_manager import StatusManager
@@ -28,9 +28,9 @@ from deviceplugin.builders.registry import builder_of
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health
-from deviceplugin.kubelet.advertised import Offers
 from deviceplugin.kubelet.container_devices import KubeletTable
 from deviceplugin.kubelet.device_lists import TooLong
+from deviceplugin.kubelet.offers import Offers
 from deviceplugin.kubelet.registrar import Registrar
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.ports import Injector, SchemeServices

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from deviceplugin.health.device_health import Health
-from deviceplugin.kubelet.advertised import gpu_statuses
+from deviceplugin.kubelet.offers import gpu_statuses
 from deviceplugin.metrics import TABLES, PluginMetrics, PluginView
 from deviceplugin.service import Service
 from vgpu.program.pages import Complaint, no_complaint, program_routes

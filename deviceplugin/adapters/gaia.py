@@ -14,11 +14,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.adapters import common
 from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch, gpu_devices, lagging
 from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
@@ -81,7 +80,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         """
         devices = (
             device if device.minor is not None else replace(device, healthy=False)
-            for device in common.gpu_devices(gpus)
+            for device in gpu_devices(gpus)
         )
         return tuple(sorted(devices, key=lambda device: (device.minor is None, device.minor or 0)))
 
@@ -166,7 +165,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         """The labels: the operator's, and the model of the first GPU."""
         model = model_label(devices[0].model) if devices else ""
         wanted = {**self.node_labels} | ({MODEL_LABEL: model} if model else {})
-        return NodePatch(labels=common.lagging(node.labels, wanted))
+        return NodePatch(labels=lagging(node.labels, wanted))
 
     def lock_to_release(
         self,

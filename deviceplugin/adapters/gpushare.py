@@ -11,11 +11,10 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.adapters import common
 from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch, gpu_devices, lagging
 from vgpu.model.allocation import Allocation, Claim, Device, Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import Phase, PodRef, Scheme
@@ -58,7 +57,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         unit = self.codec.memory_unit
         return tuple(
             replace(gpu, index=index, memory_bytes=(gpu.memory_bytes or 0) // unit * unit)
-            for index, gpu in enumerate(common.gpu_devices(gpus))
+            for index, gpu in enumerate(gpu_devices(gpus))
         )
 
     # ------------------------------------------------------------ pods
@@ -151,7 +150,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:
         """Without its flag the original passes over the pod; the annotation of the GPU stays."""
-        return common.lagging(pod.annotations, dict.fromkeys(gpushare_annotations.FLAGS))
+        return lagging(pod.annotations, dict.fromkeys(gpushare_annotations.FLAGS))
 
     def node_annotations(
         self,

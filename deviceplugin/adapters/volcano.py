@@ -1,7 +1,7 @@
 """Volcano vGPU's and HAMi's plugin: the scheduler chooses by annotation, HAMi-core is the limit.
 
-What is new against the originals: a container gets what its own pod's annotations promise it by
-name, a failed pod stops being a candidate, and a lock is released only when its owner is served.
+What is new against the originals: a container gets what its own pod's annotations reserve for it
+by name, a failed pod stops being a candidate, and a lock is released only when its owner is served.
 """
 
 import re
@@ -13,22 +13,24 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.adapters import common, memory_factor, volcano_lock
+from deviceplugin.adapters import memory_factor
 from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
+from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch, gpu_devices, lagging
 from vgpu.model.allocation import Allocation, Device, Request, Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import Phase, PodRef, Scheme
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
-from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, HandshakeState
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, HandshakeState, NodeLock
+from vgpu.schemes.text import number
 from vgpu.schemes.volcano.claim import ENDED, FAILED, SUCCESS, struck
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.env import LOCK_FOLDER, cache_folder, is_controlled
 from vgpu.schemes.volcano.key_set import SPLIT_COUNT
 from vgpu.schemes.volcano.node import handshake_text
+from vgpu.schemes.volcano.text import MOST_SECONDS
 
 HANDSHAKE_SECONDS: Final = 30.0
 """Interval between two heartbeats, in seconds; a scheduler gives a node up after 60."""
@@ -87,7 +89,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
         """The GPUs, scaled; memory in whole units, cores in whole percents."""
-        return tuple(map(self._shared, common.gpu_devices(gpus)))
+        return tuple(map(self._shared, gpu_devices(gpus)))
 
     def _shared(self, gpu: Device) -> Device:
         unit = self.codec.unit_bytes
@@ -205,13 +207,13 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             if not tenant.binding(allocation.container)
         }
         rest = self._rest(pod, waiting)
-        return common.lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))
+        return lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:
         """Failed, and nothing left to be allocated: the originals would try it again for ever."""
         if not self.codec.claim_keys(pod):
             return {}
-        return common.lagging(pod.annotations, self._rest(pod, ()) | self._ended(FAILED))
+        return lagging(pod.annotations, self._rest(pod, ()) | self._ended(FAILED))
 
     def node_annotations(self, node: Node, devices: tuple[Device, ...], now: float) -> NodePatch:
         """The register of GPUs, the heartbeat, and the size of a unit of memory."""
@@ -219,13 +221,13 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         wanted = self.codec.register(by_index) | self._heartbeat(node, now)
         if self.codec.key_set.counts_units:
             wanted |= memory_factor.published(self.codec.memory_factor)
-        return NodePatch(annotations=common.lagging(node.annotations, wanted))
+        return NodePatch(annotations=lagging(node.annotations, wanted))
 
     def lock_to_release(
         self, node: Node, pods: Collection[Pod], served: Collection[str]
     ) -> str | None:
-        """See :mod:`deviceplugin.adapters.volcano_lock`."""
-        return volcano_lock.to_release(self.codec, node, pods, served)
+        """See :func:`lock_to_release`."""
+        return lock_to_release(self.codec, node, pods, served)
 
     def _rest(self, pod: Pod, waiting: Collection[str]) -> dict[str, str]:
         """The annotation of devices to allocate; unchanged if it cannot be read."""
@@ -271,3 +273,79 @@ def _expect_served(share: Share, known: Collection[str], pod: Pod, container: st
     if not share.memory_bytes:
         detail = f"no memory of {share.device} is reserved, which HAMi-core treats as no limit"
         raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, container)
+
+
+# ---------------------------------------------------------------- the scheduler's lock
+
+STAMPED_BEFORE_SECONDS: Final = 60.0
+"""Maximum time from a pod's stamp to the lock, in seconds: HAMi's scheduler stamps the pod first
+and then tries several times to take the lock."""
+
+EXPIRED_AFTER_SECONDS: Final = 300.0
+"""Age in seconds at which Volcano's scheduler takes the lock for the next pod, with a new time."""
+
+_UNKNOWN: Final = float("inf")
+"""An unknown bind time: it may be in any lock's time, and follows no lock closely."""
+
+
+def lock_to_release(
+    codec: Volcano, node: Node, pods: Collection[Pod], served: Collection[str]
+) -> str | None:
+    """The key of the lock; None if there is no lock, or if the lock is still needed.
+
+    A pod is served when the kubelet has an answer for it, even if the pod waits: the kubelet asks
+    no more. :class:`deviceplugin.apiserver.object_writers.LockOwners` handles a named owner that is
+    over or gone.
+
+    The scheduler takes the lock for one pod and waits with the next pod until the lock is released.
+    HAMi's lock names its owner. Volcano's has only a time: the scheduler takes the lock and stamps
+    the pod's bind time right after, so the owner is the pod whose bind time follows most closely.
+    If the owner is ambiguous or unknown, the lock is left to the reconciler.
+
+    Tenants can annotate their pods, so a bind time alone makes no pod an owner: an owner also
+    requests devices and has reservations, written while the lock was in force.
+    """
+    for lock in codec.locks(node):
+        if lock.since is None:
+            continue
+        owners = _owners(codec, lock, lock.since, pods, served)
+        if owners and all(pod.kubelet_uid in served for pod in owners):
+            return lock.key
+    return None
+
+
+def _owners(
+    codec: Volcano,
+    lock: NodeLock,
+    since: float,
+    pods: Collection[Pod],
+    served: Collection[str],
+) -> list[Pod]:
+    """All pods that may own the lock."""
+    if lock.owner is not None:
+        named = (pod for pod in pods if (pod.ref.namespace, pod.ref.name) == lock.owner)
+        return [pod for pod in named if _stamp(codec, pod) >= since - STAMPED_BEFORE_SECONDS]
+    if codec.key_set.for_all:  # HAMi's, without the owner that it always writes
+        return []
+    stamps = [(_stamp(codec, pod), pod) for pod in pods if _is_reserved(codec, pod)]
+    within = since + EXPIRED_AFTER_SECONDS
+    later = [(at, pod) for at, pod in stamps if since <= at <= within or at == _UNKNOWN]
+    closest = min((at for at, _ in later), default=_UNKNOWN)
+    if closest == _UNKNOWN:
+        return []
+    return [
+        pod for at, pod in later if at == closest or not (pod.terminal or pod.kubelet_uid in served)
+    ]
+
+
+def _is_reserved(codec: Volcano, pod: Pod) -> bool:
+    """Whether a scheduler can have locked a node for the pod."""
+    keys = codec.key_set
+    requests = any(container.limits.get(keys.number) for container in pod.containers)
+    return requests and any(pod.annotations.get(key) for key in (keys.devices, keys.to_allocate))
+
+
+def _stamp(codec: Volcano, pod: Pod) -> float:
+    """The pod's bind time in unix seconds."""
+    at = number(pod.annotations.get(codec.key_set.bind_time, ""), MOST_SECONDS)
+    return _UNKNOWN if at is None else at

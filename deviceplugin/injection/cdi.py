@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from deviceplugin.injection.binding_names import KIND, checked
+from deviceplugin.model import BINDING_KIND, checked_name
 from vgpu.io import atomic_files
 from vgpu.model.names import Scheme
 from vgpu.model.reasons import Reason, SourceError
@@ -110,7 +110,7 @@ def spec(name: str, edits: ContainerEdits, scheme: Scheme, boot_id: str) -> byte
         ),
     )
     marks = {BOOT: boot_id, SCHEME: scheme.value}
-    whole = _Spec(VERSION, KIND, marks, (_Device(name, device_edits),))
+    whole = _Spec(VERSION, BINDING_KIND, marks, (_Device(name, device_edits),))
     return msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
 
 
@@ -168,7 +168,7 @@ class CdiInjector:
                 self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"vgpu-{checked(name)}.json"
+        return self._folder / f"vgpu-{checked_name(name)}.json"
 
     def _names(self) -> frozenset[str]:
         """The names of all files that are named like ours. Raises OSError."""
@@ -189,7 +189,7 @@ class CdiInjector:
             return _Owner.NOBODY
         try:
             marks = _MARKS.decode(content)
-            if marks.kind != KIND:
+            if marks.kind != BINDING_KIND:
                 return _Owner.STRANGE if marks.kind else _Owner.DAMAGED
             scheme = marks.annotations.get(SCHEME)
             if scheme != self._scheme:

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deviceplugin.injection.binding_names import checked, is_name
+from deviceplugin.model import checked_name, is_binding_name
 from vgpu.io import atomic_files
 from vgpu.model.names import Scheme
 from vgpu.model.reasons import SourceError
@@ -55,7 +55,7 @@ class FileInjector:
 
         Two pods' responses differ only in devices and environment, which cannot come later.
         """
-        folder = self._folder / checked(name)
+        folder = self._folder / checked_name(name)
         mounts = [
             replace(mount, host=str(folder / _link(i))) for i, mount in enumerate(edits.mounts)
         ]
@@ -70,7 +70,7 @@ class FileInjector:
         Raises OSError EEXIST if a folder of this boot with other content is there already, and
         OSError EINVAL for a variable of more than one line.
         """
-        folder = self._folder / checked(name)
+        folder = self._folder / checked_name(name)
         links = {_link(i): mount.host for i, mount in enumerate(edits.mounts)}
         files = {_BOOT: self._boot_id.encode()} | ({_ENV: _lines(late_env)} if late_env else {})
         if _is(folder, links, files):
@@ -95,12 +95,14 @@ class FileInjector:
     def written(self) -> frozenset[str]:
         """See :meth:`deviceplugin.ports.Injector.written`."""
         return frozenset(
-            path.name for path in self._entries() if is_name(path.name) and self._is_whole(path)
+            path.name
+            for path in self._entries()
+            if is_binding_name(path.name) and self._is_whole(path)
         )
 
     def is_whole(self, name: str) -> bool:
         """See :meth:`deviceplugin.ports.Injector.is_whole`."""
-        return self._is_whole(self._folder / checked(name))
+        return self._is_whole(self._folder / checked_name(name))
 
     def prune(self, names: Collection[str]) -> None:
         """See :meth:`deviceplugin.ports.Injector.prune`."""

@@ -1,3 +1,3 @@
-"""The kubelet's side: registration, the gRPC service, what is advertised, what the kubelet has
-allocated.
+"""The kubelet's side: registration, the gRPC service, the lists that are offered, what the
+kubelet has allocated.
 """

@@ -9,7 +9,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from deviceplugin.injection.binding_names import KIND, is_name
+from deviceplugin.model import BINDING_KIND, is_binding_name
 from vgpu.rpc.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
 from vgpu.rpc.deviceplugin_pb2 import Mount as MountMessage
 from vgpu.schemes.codec import ContainerEdits, Mount
@@ -20,7 +20,7 @@ PERMISSIONS: Final = "rwm"
 
 def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateResponse:
     """The message with name and edits; without a name, with the edits alone."""
-    own = {KIND: name} if name and not cdi else {}
+    own = {BINDING_KIND: name} if name and not cdi else {}
     return ContainerAllocateResponse(
         envs=edits.env,
         mounts=[
@@ -34,7 +34,7 @@ def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateR
             for path in edits.devices
         ],
         annotations={**edits.annotations, **own},
-        cdi_devices=[CDIDevice(name=f"{KIND}={name}")] if name and cdi else [],
+        cdi_devices=[CDIDevice(name=f"{BINDING_KIND}={name}")] if name and cdi else [],
     )
 
 
@@ -49,8 +49,8 @@ def read(message: bytes) -> tuple[str, ContainerEdits]:
         return "", ContainerEdits({})
     annotations = dict(response.annotations)
     kinds = (device.name.partition("=") for device in response.cdi_devices)
-    names = {name for kind, _, name in kinds if kind == KIND}
-    names |= {annotations.pop(KIND)} if KIND in annotations else set()
+    names = {name for kind, _, name in kinds if kind == BINDING_KIND}
+    names |= {annotations.pop(BINDING_KIND)} if BINDING_KIND in annotations else set()
     name = names.pop() if len(names) == 1 else ""
     edits = ContainerEdits(
         env=dict(response.envs),
@@ -61,4 +61,4 @@ def read(message: bytes) -> tuple[str, ContainerEdits]:
         devices=tuple(device.host_path for device in response.devices),
         annotations=annotations,
     )
-    return name if is_name(name) else "", edits
+    return name if is_binding_name(name) else "", edits

@@ -17,7 +17,7 @@ from deviceplugin.kubelet.container_devices import read_assignments
 from deviceplugin.model import AdmittedPod, ContainerDevices
 from deviceplugin.ports import Injector
 from deviceplugin.recovery.node_probe import NodeProbe
-from deviceplugin.recovery.recover import RecoverySources, recover
+from deviceplugin.recovery.recovered_state import RecoverySources, recover
 from deviceplugin.scheme_adapter import SchemeAdapter
 from vgpu.model.allocation import Device
 from vgpu.model.facts import Gpu, GpuSample

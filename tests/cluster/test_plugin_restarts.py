@@ -13,7 +13,7 @@ from datetime import datetime
 
 import pytest
 
-from deviceplugin.kubelet.resource_server import identity
+from deviceplugin.kubelet.registrar import identity
 from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_node import KUBELET_DIR, PORT

@@ -10,9 +10,9 @@ import msgspec
 from deviceplugin.allocate.binder_state import BinderState, by_ids, prestart_check
 from deviceplugin.allocate.binding import bind_all
 from deviceplugin.allocate.candidates import Claims, candidates, in_order_of_asking
-from deviceplugin.allocate.collectable import collectable
+from deviceplugin.allocate.ended_pods import collectable
 from deviceplugin.recovery.node_probe import ledger_of
-from deviceplugin.recovery.recover import RecoverySources, recover
+from deviceplugin.recovery.recovered_state import RecoverySources, recover
 from tests.deviceplugin.allocation_values import NODE, NUMBER, ROLE, assignment, made, replace
 from vgpu.model.allocation import Share
 from vgpu.model.facts import (

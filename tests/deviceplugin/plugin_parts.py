@@ -25,7 +25,7 @@ from deviceplugin.allocate.binder import CHECKING_SECONDS, LEAVING_SECONDS, Bind
 from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.checkpoint import CheckpointFile
-from deviceplugin.allocate.collectable import collectable
+from deviceplugin.allocate.ended_pods import collectable
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.kubelet.container_devices import KubeletTable

@@ -9,7 +9,7 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.builders.registry import builder_of
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
-from deviceplugin.kubelet.advertised import Offers, gpu_statuses
+from deviceplugin.kubelet.offers import Offers, gpu_statuses
 from tests.deviceplugin.allocation_values import NUMBER
 from tests.support.plugin_pods import A, B, gpu
 from vgpu.model.units import GIB, MIB

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.collectable import GRACE_SECONDS
+from deviceplugin.allocate.ended_pods import GRACE_SECONDS
 from tests.deviceplugin.allocation_values import GPUS, INIT, A, B, C, replace, share
 from tests.deviceplugin.node_model import NodeModel
 from vgpu.model.names import ContainerKind

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_state import BinderState, by_ids
-from deviceplugin.allocate.collectable import (
+from deviceplugin.allocate.ended_pods import (
     ALONE_SECONDS,
     GRACE_SECONDS,
     MOMENT_SECONDS,

@@ -9,7 +9,7 @@ from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.contradictions import of_allocations
 from deviceplugin.recovery.node_probe import NodeProbe, live_pods
-from deviceplugin.recovery.recover import RecoverySources, recover
+from deviceplugin.recovery.recovered_state import RecoverySources, recover
 from simulator.demo import A10, L40S, demo
 from simulator.node import SimulatedNode
 from tests.deviceplugin.allocation_values import replace

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.collectable import GRACE_SECONDS, MOMENT_SECONDS
 from deviceplugin.allocate.contradictions import disagreements, of_allocations, of_now
+from deviceplugin.allocate.ended_pods import GRACE_SECONDS, MOMENT_SECONDS
 from deviceplugin.model import AllocationConflict
-from deviceplugin.recovery.adoption import claims_of
-from deviceplugin.recovery.recover import RecoverySources, recover
+from deviceplugin.recovery.recovered_state import RecoverySources, claims_of, recover
 from tests.deviceplugin.allocation_values import (
     GPUS,
     INIT,

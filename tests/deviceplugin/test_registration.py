@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.kubelet import registrar as keeping
 from deviceplugin.kubelet import registrar as registering
-from deviceplugin.kubelet import resource_server as keeping
-from deviceplugin.kubelet.registrar import Registrar
-from deviceplugin.kubelet.registration import RegistrationOutcome, Unregistered, register
-from deviceplugin.kubelet.resource_server import (
+from deviceplugin.kubelet.registrar import (
     LONGEST_PAUSE_SECONDS,
+    Registrar,
     ResourceServer,
     identity,
     pause,
 )
+from deviceplugin.kubelet.registration import RegistrationOutcome, Unregistered, register
 from deviceplugin.kubelet.server import Endpoint
 from tests.deviceplugin.scripted_allocator import ScriptedAllocator
 from tests.deviceplugin.stub_kubelet import StubKubelet

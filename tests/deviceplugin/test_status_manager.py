@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import HandshakeMode, VolcanoAdapter
 from deviceplugin.apiserver.desired_state import capacity_patch
-from deviceplugin.apiserver.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
-from deviceplugin.apiserver.lock_owners import OWNER_SECONDS
-from deviceplugin.apiserver.object_writers import NODE_SECONDS
+from deviceplugin.apiserver.object_writers import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
+from deviceplugin.apiserver.object_writers import NODE_SECONDS, OWNER_SECONDS
 from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.apiserver.writes import AGAIN_SECONDS, EventReason, note
 from deviceplugin.failpoints import Step

@@ -9,8 +9,8 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
+from deviceplugin.kubelet.registrar import ResourceState as Registration
 from deviceplugin.kubelet.registration import RegistrationOutcome
-from deviceplugin.kubelet.resource_server import ResourceState as Registration
 from deviceplugin.metrics import Offer, PluginMetrics, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import StatusView, routes

@@ -15,7 +15,7 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.builders.registry import builder_of
 from deviceplugin.health.device_health import Health, heard, seen
 from deviceplugin.health.rules import HealthRules
-from deviceplugin.kubelet.advertised import Offers, gpu_statuses
+from deviceplugin.kubelet.offers import Offers, gpu_statuses
 from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
