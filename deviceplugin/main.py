@@ -63,9 +63,10 @@ def run(
     options: PluginOptions,
     judged: HealthRules,
     driver: Callable[[], TopologyDriver],
-    at: Failpoint = noop,
+    failpoint: Failpoint = noop,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status. ``at`` is called at every step.
+    """Serve until SIGTERM or SIGINT; returns the exit status. ``failpoint`` is called at every
+    step.
 
     Raises click.ClickException.
     """
@@ -78,7 +79,7 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # gaia: one socket a pod
     with ProgramHost(WebOptions.of(msgspec.structs.asdict(options))) as host:
         try:
-            with Plugin(options, judged, driver(), host, at) as plugin:
+            with Plugin(options, judged, driver(), host, failpoint) as plugin:
                 host.start(plugin.routes())
                 host.announce()
                 plugin.serve(host.is_ending)

@@ -16,7 +16,7 @@ from typing import Final, Self
 from deviceplugin.adapters.memory_factor import FactorError
 from deviceplugin.allocate.checkpoint import CheckpointFile, Loaded, LockHeld
 from deviceplugin.apiserver.pods import ASKING_SECONDS, Pods
-from deviceplugin.builders.registry import Surroundings, builder_of
+from deviceplugin.builders.registry import AdapterInputs, builder_of
 from deviceplugin.builders.shim_files import ShimError
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
@@ -27,9 +27,9 @@ from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.ports import Injector
-from deviceplugin.recovery.startup import Own
+from deviceplugin.recovery.startup import CheckpointContent
 from deviceplugin.scheme_adapter import SchemeAdapter
-from deviceplugin.service import Outside, Service
+from deviceplugin.service import PluginConnections, Service
 from deviceplugin.status_server import UNREGISTERED, StatusView, routes
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.client import ApiClient
@@ -63,13 +63,13 @@ class Plugin:
         judged: HealthRules,
         driver: TopologyDriver,
         host: ProgramHost,
-        at: Failpoint,
+        failpoint: Failpoint,
     ) -> None:
         """Calls ``host.fail`` when only a new process can go on. Raises Failure, SourceError."""
         self._options = options
         self._builder = builder_of(options.scheme)
         self._host = host
-        self._at = at
+        self._failpoint = failpoint
         self._numbers = PluginMetrics()
         self._changing = threading.Lock()
         links = driver.links if self._builder.needs_links else None
@@ -173,14 +173,14 @@ class Plugin:
         if loaded.problem is not None:
             log.warning("our checkpoint: %s", loaded.problem)
             self._numbers.checkpoint_read(loaded.problem.reason.value)
-        outside = Outside(
+        connections = PluginConnections(
             cluster=self._cluster,
             pods=pods,
             node=node,
             injector=_injector(options, self._boot_id),
             checkpoint=checkpoint,
-            own=self._own(loaded, adapter.devices(health.devices)),
-            keeper=self._builder.services(
+            content=self._content(loaded, adapter.devices(health.devices)),
+            services=self._builder.services(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
             repair=partial(self._builder.repair, options),
@@ -188,28 +188,28 @@ class Plugin:
         service = Service(
             options,
             adapter,
-            outside,
+            connections,
             self._numbers,
             legacy=self._builder.refusal(adapter) if options.legacy_refusal else None,
-            at=self._at,
+            failpoint=self._failpoint,
         )
         service.start(health)
         self._open.callback(service.stop)
         self._window.service = service
         self._changed(self._watch.health)  # the changes since the first look
 
-    def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
+    def _content(self, loaded: Loaded, devices: Iterable[Device]) -> CheckpointContent:
         """The content of our checkpoint; before there is one, of the original plugin's."""
         migrated = None
         if loaded == Loaded():
             migrated = self._builder.predecessor(self._options, devices)
         if migrated is None:
-            return Own(loaded.tenants, loaded.this_boot)
+            return CheckpointContent(loaded.tenants, loaded.this_boot)
         for problem in migrated.problems:
             log.warning("gpu-manager's checkpoint: %s", problem)
         if migrated.tenants:
             log.info("gpu-manager's checkpoint was read", extra={"pods": len(migrated.tenants)})
-        return Own(migrated.tenants)
+        return CheckpointContent(migrated.tenants)
 
     def _adapter(self, health: Health, node: Node | None) -> SchemeAdapter:
         """The scheme's adapter. Raises Failure."""
@@ -220,8 +220,8 @@ class Plugin:
                 if self._builder.needs_nodes(options)
                 else ()
             )
-            around = Surroundings(tuple(health.devices), node, nodes, self._watch.links)
-            return self._builder.make(options, around)
+            inputs = AdapterInputs(tuple(health.devices), node, nodes, self._watch.links)
+            return self._builder.make(options, inputs)
         except (ClusterError, FactorError, ShimError) as error:
             raise Failure(str(error)) from error
 

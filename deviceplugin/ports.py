@@ -66,7 +66,7 @@ class SchemeServices(Protocol):
         """Start."""
         ...
 
-    def seat(self, tenant: AdmittedPod) -> None:
+    def serve(self, tenant: AdmittedPod) -> None:
         """Serve a tenant that was there before. Raises OSError."""
         ...
 
@@ -78,7 +78,7 @@ class SchemeServices(Protocol):
         """Serve a tenant of which a container is about to be made. Raises OSError."""
         ...
 
-    def left(self, uid: str) -> None:
+    def stop_serving(self, uid: str) -> None:
         """Stop serving the tenant. Raises OSError."""
         ...
 

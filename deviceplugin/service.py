@@ -36,7 +36,7 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.ports import Injector, SchemeServices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.recovery.node_probe import NodeProbe, live_pods, pods_with_cgroup
-from deviceplugin.recovery.startup import Own, Recovery
+from deviceplugin.recovery.startup import CheckpointContent, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.informer import Informer
@@ -44,8 +44,8 @@ from vgpu.model.objects import Node, Pod
 from vgpu.sources.node_sources import NodePaths
 
 
-class Outside(msgspec.Struct, frozen=True):
-    """The plugin's connections to the outside.
+class PluginConnections(msgspec.Struct, frozen=True):
+    """What the plugin uses beyond its own process.
 
     Attributes:
         cluster: the API server.
@@ -53,8 +53,8 @@ class Outside(msgspec.Struct, frozen=True):
         node: an informer of this node's object alone.
         injector: how containers get their share.
         checkpoint: our own; loaded, and locked for us.
-        own: the content of the checkpoint.
-        keeper: the scheme's services, if it has any.
+        content: of the checkpoint.
+        services: the scheme's services, if it has any.
         repair: see :data:`deviceplugin.allocate.binder_events.Repair`.
     """
 
@@ -63,12 +63,12 @@ class Outside(msgspec.Struct, frozen=True):
     node: Informer[Node]
     injector: Injector
     checkpoint: CheckpointFile
-    own: Own
-    keeper: SchemeServices | None
+    content: CheckpointContent
+    services: SchemeServices | None
     repair: Repair
 
 
-_MadeOf = tuple[BinderState, Mapping[str, Pod], Node | None]
+_StateInputs = tuple[BinderState, Mapping[str, Pod], Node | None]
 
 
 class Service:
@@ -78,28 +78,36 @@ class Service:
         self,
         options: PluginOptions,
         adapter: SchemeAdapter,
-        outside: Outside,
+        connections: PluginConnections,
         numbers: PluginMetrics,
         *,
         legacy: Legacy | None,
-        at: Failpoint,
+        failpoint: Failpoint,
     ) -> None:
-        """``legacy`` answers in place of a refusal; ``at`` is called at every step."""
+        """``legacy`` answers in place of a refusal; ``failpoint`` is called at every step."""
         self.adapter = adapter
         self._options = options
-        self._outside = outside
+        self._connections = connections
         self._numbers = numbers
         self._health = Health.at_start()
         self._alone = Alone()
-        self._last: tuple[_MadeOf, DesiredState] | None = None
-        self.status_manager = StatusManager(outside.cluster, adapter, self._desired_state, at)
-        context = AllocateContext(adapter, options.node_name, outside.pods, outside.injector, at)
+        self._last: tuple[_StateInputs, DesiredState] | None = None
+        self.status_manager = StatusManager(
+            connections.cluster, adapter, self._desired_state, failpoint
+        )
+        context = AllocateContext(
+            adapter, options.node_name, connections.pods, connections.injector, failpoint
+        )
         self.binder = Binder(
             context,
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
-            outside.checkpoint,
+            connections.checkpoint,
             BinderEvents(
-                numbers, self.status_manager, outside.keeper, self._live_pods, repair=outside.repair
+                numbers,
+                self.status_manager,
+                connections.services,
+                self._live_pods,
+                repair=connections.repair,
             ),
             self._gone,
         )
@@ -119,17 +127,18 @@ class Service:
     def start(self, health: Health) -> None:
         """Recover with these GPUs, then serve."""
         self._health = health
-        self.offers.become(health)
+        self.offers.update(health)
         recovery = Recovery(
             self.adapter,
             partial(NodeProbe, self.adapter.codec, self._options.node_name, _places(self._options)),
-            self._outside.pods,
-            own=self._outside.own,
-            injector=self._outside.injector,
+            self._connections.pods,
+            content=self._connections.content,
+            injector=self._connections.injector,
             checkpoint=self._options.kubelet_checkpoint,
         )
-        if self._outside.keeper:
-            self._outside.keeper.start()  # first: the recovery then reports the tenants to it
+        if self._connections.services:
+            # First: the recovery then hands it the admitted pods.
+            self._connections.services.start()
         self.binder.start(
             lambda known: recovery.run(self._health.devices, self.offers.devices(), known)
         )
@@ -140,15 +149,15 @@ class Service:
     def changed(self, health: Health) -> None:
         """The GPUs or their health have changed."""
         self._health = health
-        self.binder.offer(self.offers.become(health))
+        self.binder.offer(self.offers.update(health))
         self.status_manager.wake()
 
     def stop(self) -> None:
         """Stop serving; the kubelet then counts the resources as unhealthy. Containers run on."""
         self.binder.stop()  # first: then no call of the kubelet's waits for it
         self.registrar.stop()
-        if self._outside.keeper:
-            self._outside.keeper.stop()
+        if self._connections.services:
+            self._connections.services.stop()
         self.status_manager.stop()
 
     def ready(self) -> bool:
@@ -178,11 +187,11 @@ class Service:
             self.status_manager.record_event(node, EventReason.NOT_REGISTERED, str(found))
 
     def _this_node(self) -> Node | None:
-        nodes = self._outside.node.state()
+        nodes = self._connections.node.state()
         return nodes.objects.get(self._options.node_name) if nodes.synced else None
 
     def _live_pods(self) -> frozenset[str] | None:
-        known, alive = self._outside.pods.known(), live_pods(self._options.path_cgroupfs)
+        known, alive = self._connections.pods.known(), live_pods(self._options.path_cgroupfs)
         if known is None or alive is None:
             return None
         return frozenset(known) | alive
@@ -208,12 +217,12 @@ class Service:
         The status manager's thread asks for it several times a round, and it rarely changes in
         between.
         """
-        state, pods, node = self.state(), self._outside.pods.known(), self._this_node()
+        state, pods, node = self.state(), self._connections.pods.known(), self._this_node()
         if state is None or pods is None:
             return None
-        made_of = state, pods, node
-        if self._last is None or any(map(is_not, made_of, self._last[0])):
-            self._last = made_of, desired_state_of(self.adapter.resources[0], *made_of)
+        inputs = state, pods, node
+        if self._last is None or any(map(is_not, inputs, self._last[0])):
+            self._last = inputs, desired_state_of(self.adapter.resources[0], *inputs)
         return self._last[1]
 
 

@@ -87,7 +87,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
     def claim(
         self, pod: Pod, node: str, devices: tuple[Device, ...], capacity: NodeCapacity
     ) -> tuple[Allocation, ...]:
-        """What gpu-admission promised; what is chosen here for a container that it passed over."""
+        """What gpu-admission reserved; what is chosen here for a container that it passed over."""
         try:
             requests = self.codec.requests(pod)
             claim = self.codec.claim(pod)
@@ -96,14 +96,14 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         if claim and claim.node not in ("", node):
             detail = f"its annotations reserve GPUs of node {claim.node}, this is {node}"
             raise BindRefused(BindRefusal.OTHER_NODE, detail, pod.ref)
-        promised = (
+        reserved = (
             {allocation.container: allocation.shares for allocation in claim.allocations}
             if claim
             else {}
         )
         asking = [request for request in requests if request.kind in _AT_ONCE]
-        _require_known(pod, asking, promised, devices)
-        return self._placed(pod, asking, promised, devices, capacity)
+        _require_known(pod, asking, reserved, devices)
+        return self._placed(pod, asking, reserved, devices, capacity)
 
     def edits(
         self,
@@ -153,7 +153,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         }
 
     def failure_annotations(self, pod: Pod) -> AnnotationPatch:  # noqa: ARG002  # nothing can be said
-        """None: a pod without its promise would get another GPU instead of being abandoned."""
+        """None: a pod without its reservation would get another GPU instead of being abandoned."""
         return {}
 
     def node_annotations(
@@ -182,13 +182,13 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         self,
         pod: Pod,
         requests: Sequence[Request],
-        promised: Mapping[str, Sequence[Share]],
+        reserved: Mapping[str, Sequence[Share]],
         devices: tuple[Device, ...],
         capacity: NodeCapacity,
     ) -> tuple[Allocation, ...]:
-        """The GPUs of all containers, promised ones first: a choice cannot use their shares.
+        """The GPUs of all containers, reserved ones first: a choice cannot use their shares.
 
-        Nothing is chosen on an unhealthy GPU; the allocation state checks the promised ones.
+        Nothing is chosen on an unhealthy GPU; the allocation state checks the reserved ones.
         Raises BindRefused.
         """
         uuids = {device_node(d.minor): d.uuid for d in devices if d.minor is not None}
@@ -197,9 +197,9 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         healthy = self._tree(tuple(device for device in devices if device.healthy))
         held = {(str(holder), ""): shares for holder, shares in capacity.held.items()}
         placed = {}
-        for request in sorted(requests, key=lambda asking: asking.container not in promised):
+        for request in sorted(requests, key=lambda asking: asking.container not in reserved):
             key = (pod.kubelet_uid, request.container)
-            predicate = [minors[share.device] for share in promised.get(request.container, ())]
+            predicate = [minors[share.device] for share in reserved.get(request.container, ())]
             shares = placement.allocate(
                 every if predicate else healthy,
                 held,
@@ -229,8 +229,8 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             return known.get(link, LinkLevel.SYS)
 
         gpus = (
-            TopologyGpu(at, device.minor, device.uuid, memory_bytes=device.memory_bytes or 0)
-            for at, device in enumerate(devices)
+            TopologyGpu(position, device.minor, device.uuid, memory_bytes=device.memory_bytes or 0)
+            for position, device in enumerate(devices)
         )
         return grow(gpus, between)
 
@@ -238,13 +238,13 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
 def _require_known(
     pod: Pod,
     requests: Iterable[Request],
-    promised: Mapping[str, Sequence[Share]],
+    reserved: Mapping[str, Sequence[Share]],
     devices: Iterable[Device],
 ) -> None:
-    """Raises BindRefused where a promise cannot be kept here at all."""
+    """Raises BindRefused where a reservation can never hold here."""
     known = {device_node(device.minor) for device in devices if device.minor is not None}
     for request in requests:
-        shares = promised.get(request.container)
+        shares = reserved.get(request.container)
         if shares is None:
             continue
         if len(shares) != request.count:

@@ -69,7 +69,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         capacity: NodeCapacity,  # noqa: ARG002  # the extender has chosen
     ) -> tuple[Allocation, ...]:
-        """What the annotations promise; without them the GPU of a node that has only one.
+        """What the annotations reserve; without them the GPU of a node that has only one.
 
         Raises BindRefused.
         """
@@ -84,9 +84,9 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         for allocation in claim.allocations:
             request = asked.get(allocation.container)
             units = (request.memory_bytes or 0) * request.count if request else 0
-            promised = sum(share.memory_bytes or 0 for share in allocation.shares)
-            if promised != units:
-                detail = f"{promised} bytes are reserved, and {units} are what it asks for"
+            reserved = sum(share.memory_bytes or 0 for share in allocation.shares)
+            if reserved != units:
+                detail = f"{reserved} bytes are reserved, and {units} are what it asks for"
                 raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, allocation.container)
         return tuple(_by_uuid(allocation, uuids, pod) for allocation in claim.allocations)
 

@@ -112,7 +112,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         devices: tuple[Device, ...],
         capacity: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
     ) -> tuple[Allocation, ...]:
-        """What the annotations promise; () if they promise nothing. Raises BindRefused."""
+        """What the annotations reserve; () if they reserve nothing. Raises BindRefused."""
         keys = self.codec.key_set
         if pod.annotations.keys().isdisjoint((keys.devices, keys.to_allocate)):
             detail = f"{keys.devices} is missing: its scheduler has not chosen the devices"
@@ -147,11 +147,11 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
             (keys.memory, unit, share.memory_bytes, request.memory_bytes),
             (keys.cores, MILLI_PER_PERCENT, share.cores_milli, request.cores_milli),
         )
-        for resource, size, promised, asked in amounts:
-            if promised and asked and promised > asked:
+        for resource, size, reserved, asked in amounts:
+            if reserved and asked and reserved > asked:
                 detail = (
                     f"it asks for {asked // size} of {resource}, and its annotations reserve"
-                    f" {promised // size} of {share.device}"
+                    f" {reserved // size} of {share.device}"
                 )
                 raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
 
@@ -329,12 +329,18 @@ def _owners(
         return []
     stamps = [(_stamp(codec, pod), pod) for pod in pods if _is_reserved(codec, pod)]
     within = since + EXPIRED_AFTER_SECONDS
-    later = [(at, pod) for at, pod in stamps if since <= at <= within or at == _UNKNOWN]
-    closest = min((at for at, _ in later), default=_UNKNOWN)
+    later = [
+        (bound_at, pod)
+        for bound_at, pod in stamps
+        if since <= bound_at <= within or bound_at == _UNKNOWN
+    ]
+    closest = min((bound_at for bound_at, _ in later), default=_UNKNOWN)
     if closest == _UNKNOWN:
         return []
     return [
-        pod for at, pod in later if at == closest or not (pod.terminal or pod.kubelet_uid in served)
+        pod
+        for bound_at, pod in later
+        if bound_at == closest or not (pod.terminal or pod.kubelet_uid in served)
     ]
 
 
@@ -347,5 +353,5 @@ def _is_reserved(codec: Volcano, pod: Pod) -> bool:
 
 def _stamp(codec: Volcano, pod: Pod) -> float:
     """The pod's bind time in unix seconds."""
-    at = number(pod.annotations.get(codec.key_set.bind_time, ""), MOST_SECONDS)
-    return _UNKNOWN if at is None else at
+    seconds = number(pod.annotations.get(codec.key_set.bind_time, ""), MOST_SECONDS)
+    return _UNKNOWN if seconds is None else seconds

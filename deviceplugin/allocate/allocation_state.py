@@ -15,7 +15,7 @@ starting, restarting and leaving:
   an init container without an allocation has the devices of one app container of its pod, and no
   more of each than that container has.
 - A repetition changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
-  a is bound under its name, ``s.left(t) = s`` for t ∉ T.
+  a is bound under its name, ``s.without(t) = s`` for t ∉ T.
 - The devices and the admitted pods determine the state: ``over(D, T) = s``.
 
 The start order of containers decides what init containers hold and use.
@@ -80,9 +80,9 @@ class AllocationState(msgspec.Struct, frozen=True):
         allocation_state = cls.of(devices)
         capacity, unbooked = allocation_state.capacity, set()
         conflicts = []
-        seated = {tenant.pod.uid: tenant for tenant in tenants}
-        for uid in sorted(seated, key=lambda uid: (seated[uid].since, uid)):
-            tenant = seated[uid]
+        admitted_before = {tenant.pod.uid: tenant for tenant in tenants}
+        for uid in sorted(admitted_before, key=lambda uid: (admitted_before[uid].since, uid)):
+            tenant = admitted_before[uid]
             there = tuple(share for share in tenant.held if share.device in allocation_state.named)
             if lost := sorted(
                 {share.device for share in tenant.shares} - allocation_state.named.keys()
@@ -98,7 +98,10 @@ class AllocationState(msgspec.Struct, frozen=True):
                     AllocationConflict(tenant.pod, f"it holds more than there is: {error}")
                 )
         whole = replace(
-            allocation_state, tenants=seated, capacity=capacity, unbooked=frozenset(unbooked)
+            allocation_state,
+            tenants=admitted_before,
+            capacity=capacity,
+            unbooked=frozenset(unbooked),
         )
         return whole, tuple(conflicts)
 
@@ -122,13 +125,13 @@ class AllocationState(msgspec.Struct, frozen=True):
         ref = replace(pod.ref, uid=pod.kubelet_uid)
         if ref.uid in self.tenants:
             return self
-        own = tuple(
+        allocations = tuple(
             replace(
                 allocation, shares=tuple(self._by_uuid(share, pod) for share in allocation.shares)
             )
             for allocation in allocations
         )
-        tenant = AdmittedPod(ref, in_start_order(own, pod), since=now)
+        tenant = AdmittedPod(ref, in_start_order(allocations, pod), since=now)
         for device in sorted({share.device for share in tenant.shares}):
             self._require_healthy(device, pod)
             holders = self._unbooked_on(device)
@@ -148,7 +151,7 @@ class AllocationState(msgspec.Struct, frozen=True):
             raise BindRefused(why, detail, pod.ref) from error
         return replace(self, tenants={**self.tenants, ref.uid: tenant}, capacity=capacity)
 
-    def left(self, uid: str) -> Self:
+    def without(self, uid: str) -> Self:
         """The allocation state without a tenant; unchanged if it is none."""
         if uid not in self.tenants:
             return self
@@ -224,17 +227,18 @@ class AllocationState(msgspec.Struct, frozen=True):
         name = assignment.container
         request = next((asked for asked in requests if asked.container == name), None)
         spec = next((container for container in pod.containers if container.name == name), None)
-        own = tenant.allocation(name)
+        allocation = tenant.allocation(name)
         if spec is None or request is None:
             raise BindRefused(
                 BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
             )
-        if own is not None and len(own.shares) != request.count:
-            detail = (
-                f"it asks for {count(request.count, 'device')}, and reserved are {len(own.shares)}"
-            )
+        if allocation is not None and len(allocation.shares) != request.count:
+            reserved = len(allocation.shares)
+            detail = f"it asks for {count(request.count, 'device')}, and reserved are {reserved}"
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
-        shares = own.shares if own is not None else inherited(tenant, spec, request, pod)
+        shares = (
+            allocation.shares if allocation is not None else inherited(tenant, spec, request, pod)
+        )
         for share in shares:
             self._require_healthy(share.device, pod, name)
         return shares
@@ -305,7 +309,7 @@ def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
 def in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocation, ...]:
     """The allocations with container kinds; app containers come last, others as in the spec."""
     kinds = {container.name: container.kind for container in pod.containers}
-    place = {name: at for at, name in enumerate(kinds)}
+    place = {name: position for position, name in enumerate(kinds)}
     known = [
         replace(allocation, kind=kinds.get(allocation.container, allocation.kind))
         for allocation in allocations
@@ -320,8 +324,8 @@ def inherited(
 ) -> tuple[Share, ...]:
     """The shares that an init container uses before the app containers. Raises BindRefused.
 
-    The schedulers promise it nothing. It gets the devices of the first app container that was
-    promised as many devices, with as much memory and as many cores of each as it asks for. It gets
+    The schedulers reserve nothing for it. It gets the devices of the first app container that has
+    as many reserved devices, with as much memory and as many cores of each as it asks for. It gets
     no sidecar's devices, which are in use at that time.
     """
     if container.kind is not ContainerKind.INIT:

@@ -80,13 +80,13 @@ class PodAllocator:
         self._injector = context.injector
         self._guesses = Guesses()
         self._counts = counts
-        self._at = context.failpoint
+        self._failpoint = context.failpoint
         self._prestart_seconds = prestart_seconds
         self._legacy = legacy
 
     def allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
         """See :meth:`deviceplugin.ports.Allocator.allocate`."""
-        self._at(Step.ALLOCATE_ASKED)
+        self._failpoint(Step.ALLOCATE_ASKED)
         begun = time.monotonic()
         try:
             answer = self._allocate(resource, ids)
@@ -101,14 +101,14 @@ class PodAllocator:
             raise
         self._counts.allocated(resource)
         self._counts.waited(Wait.ALLOCATE, time.monotonic() - begun)
-        self._at(Step.ALLOCATE_ANSWERED)
+        self._failpoint(Step.ALLOCATE_ANSWERED)
         return answer
 
     def prestart(self, resource: str, ids: frozenset[str]) -> None:
         """See :meth:`deviceplugin.ports.Allocator.prestart`."""
         if resource != self._adapter.resources[0]:
             return
-        self._at(Step.PRESTART_ASKED)
+        self._failpoint(Step.PRESTART_ASKED)
         begun = time.monotonic()
         try:
             self._binder.started(ids, self._prestart_seconds)
@@ -121,7 +121,7 @@ class PodAllocator:
             self._counts.refused("prestart", BindRefusal.INTERNAL)
             raise
         self._counts.waited(Wait.PRESTART, time.monotonic() - begun)
-        self._at(Step.PRESTART_ANSWERED)
+        self._failpoint(Step.PRESTART_ANSWERED)
 
     def _allocate(self, resource: str, ids: frozenset[str]) -> tuple[str, ContainerEdits]:
         if not self._binder.recovered(RECOVERY_PATIENCE_SECONDS):
@@ -186,7 +186,7 @@ class PodAllocator:
         )
 
     def _is_promised(self, pod: Pod, allocation_state: AllocationState) -> bool:
-        """Whether the pod has a promise, without which it is no candidate for the original."""
+        """Whether the pod has a reservation, without which it is no candidate for the original."""
         try:
             self._adapter.claim(
                 pod, self._node, allocation_state.devices, allocation_state.capacity

@@ -185,7 +185,7 @@ class Binder:
             except Exception:
                 log.exception("binding failed on a defect")
                 self._stopping.wait(IDLE_SECONDS)
-            self._doze()
+            self._wait_until_due()
 
     def _begin(self) -> None:
         """Recover the allocation state; recover again once the API server answers."""
@@ -217,7 +217,7 @@ class Binder:
         if self._settled:
             self._recover = None  # frees the observation that it holds
 
-    def _doze(self) -> None:
+    def _wait_until_due(self) -> None:
         """Wait until the next look is due."""
         short = self._state is not None and self._state.waits_for_room
         until = time.monotonic() + (MAKING_ROOM_SECONDS if short else IDLE_SECONDS)
@@ -385,7 +385,7 @@ class GarbageCollector:
         allocation_state = state.allocation_state
         leaving = [allocation_state.tenants[uid] for uid in self._gone(state, pods, self._shown)]
         for tenant in leaving:
-            allocation_state = allocation_state.left(tenant.pod.uid)
+            allocation_state = allocation_state.without(tenant.pod.uid)
         allocation_state = allocation_state.seen((pods or {}).values(), booted_at())
         if not self._checkpoint.keep(allocation_state):
             return state
@@ -393,7 +393,7 @@ class GarbageCollector:
             pod = tenant.pod
             fields = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
             log.info("a tenant has left", extra=fields)
-            self._events.left(tenant)
+            self._events.pod_left(tenant)
         if pods is None or not settled:  # other pods may hold shares that are not known
             return replace(state, allocation_state=allocation_state)
         tenants = allocation_state.tenants

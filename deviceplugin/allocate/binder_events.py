@@ -34,14 +34,14 @@ class BinderEvents:
         self,
         numbers: PluginMetrics,
         status_manager: StatusManager,
-        keeper: SchemeServices | None,
+        services: SchemeServices | None,
         living: Living,
         *,
         repair: Repair = lambda: None,
     ) -> None:
         self._numbers = numbers
         self._status_manager = status_manager
-        self._services = keeper
+        self._services = services
         self._living = living
         self._repair = repair
 
@@ -57,7 +57,7 @@ class BinderEvents:
             log.warning("what pods have left behind cannot be removed: %s", error)
         for tenant in allocation_state.tenants.values():
             try:
-                self._services.seat(tenant)
+                self._services.serve(tenant)
             except OSError as error:
                 log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
 
@@ -94,12 +94,12 @@ class BinderEvents:
                 error.pod, EventReason.REFUSED, f"{error} ({error.why.explanation})"
             )
 
-    def left(self, tenant: AdmittedPod) -> None:
+    def pod_left(self, tenant: AdmittedPod) -> None:
         """The tenant's containers are gone."""
         if self._services is None:
             return
         try:
-            self._services.left(tenant.pod.uid)
+            self._services.stop_serving(tenant.pod.uid)
         except OSError as error:
             log.warning("what %s has left behind cannot be removed: %s", tenant.pod.name, error)
 

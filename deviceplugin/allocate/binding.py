@@ -26,7 +26,7 @@ class Injection(msgspec.Struct, frozen=True):
     late_env: Mapping[str, str]
 
 
-class Round(msgspec.Struct, frozen=True):
+class BindingDecisions(msgspec.Struct, frozen=True):
     """The result of one look at the assignments.
 
     Attributes:
@@ -48,7 +48,7 @@ def bind_all(
     *,
     recent: Collection[str],
     now: float,
-) -> Round:
+) -> BindingDecisions:
     """Bind the assignments that are not ready yet. A refusal stops no other binding.
 
     ``recent`` are the names of answers of this moment: their pods come last, so that they do not
@@ -75,7 +75,7 @@ def bind_all(
             # A failed claim is our own mark for the refusal before it.
             marked = before and before.final and error.why is BindRefusal.CLAIM_FAILED
             refusals[key] = before if before and marked else error
-    return Round(allocation_state, tuple(bound), refusals)
+    return BindingDecisions(allocation_state, tuple(bound), refusals)
 
 
 def bind(
@@ -92,7 +92,7 @@ def bind(
     Unchanged if the container is bound so already. Raises BindRefused.
     """
     if assignment.pod_uid in allocation_state.unbooked:
-        detail = "it holds what is not there, so that none of its containers can be started"
+        detail = "the pod holds devices that the node does not have"
         raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref, assignment.container)
     if allocation_state.binding_of(assignment):
         return allocation_state

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_events import BinderEvents
 from deviceplugin.allocate.binder_state import BinderState
-from deviceplugin.allocate.binding import Round, injection
+from deviceplugin.allocate.binding import BindingDecisions, injection
 from deviceplugin.allocate.checkpoint import CheckpointWriter
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.failpoints import Failpoint, Step
@@ -200,7 +200,7 @@ class BindingWriter:
         self._expected = expected
         self._events = events
 
-    def carry_out(self, state: BinderState, decided: Round) -> BinderState:
+    def carry_out(self, state: BinderState, decided: BindingDecisions) -> BinderState:
         """The state after the bindings are written; a binding that cannot be written is refused."""
         refusals = dict(decided.refusals)
         allocation_state, bound = decided.allocation_state, decided.bound

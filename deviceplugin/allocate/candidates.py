@@ -79,11 +79,12 @@ def candidates(
     """The containers that ask for exactly ``count`` devices, the likeliest first.
 
     First come containers of a pod for which the kubelet has asked already, since it asks for all
-    containers of a pod in a row. The others follow by the time of the scheduler's promise, or of
-    the pod's creation. Pods without a readable claim come late. Pods that the kubelet will hardly
-    ask for come later: pods that are being deleted, that claim to be the mirror of a static pod, or
-    that are ``unlikely`` (UIDs on the node). Containers that may be asked for again come last.
-    ``answered`` are containers that the kubelet has an answer for, even if they are not bound.
+    containers of a pod in a row. The others follow by the time of the scheduler's reservation, or
+    of the pod's creation. Pods without a readable claim come late. Pods that the kubelet will
+    hardly ask for come later: pods that are being deleted, that claim to be the mirror of a static
+    pod, or that are ``unlikely`` (UIDs on the node). Containers that may be asked for again come
+    last. ``answered`` are containers that the kubelet has an answer for, even if they are not
+    bound.
     """
     askers = sorted(
         _askers(claims, pods, allocation_state, resource, answered),
@@ -204,9 +205,9 @@ def _order(asker: _Asker) -> tuple[bool, bool, bool, float, float, str, str]:
     """The sort key; smaller is likelier."""
     pod, claim = asker.pod, asker.claim
     made = _LATE if pod.created_at is None else pod.created_at
-    promised = made if claim is None or claim.assumed_at is None else claim.assumed_at
+    reserved_at = made if claim is None or claim.assumed_at is None else claim.assumed_at
     who = (pod.ref.namespace, pod.ref.name)
-    return (not asker.begun, not asker.legible, claim is None, promised, made, *who)
+    return (not asker.begun, not asker.legible, claim is None, reserved_at, made, *who)
 
 
 def _near(asker: _Asker, resource: str) -> Iterator[str]:

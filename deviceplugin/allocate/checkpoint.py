@@ -190,8 +190,8 @@ class CheckpointFile:
         """Rename a damaged file, so that it is kept and not overwritten. Raises OSError."""
         older = sorted(path.parent.glob(f"{path.name}.damaged-{_DIGITS}"))
         last = int(older[-1].name[-_STAMP:]) if older else 0
-        at = max(int(self._clock() * 1000), last + 1)  # the clock may have been set back
-        aside = path.with_name(f"{path.name}.damaged-{at:0{_STAMP}d}")
+        milliseconds = max(int(self._clock() * 1000), last + 1)  # the clock may have been set back
+        aside = path.with_name(f"{path.name}.damaged-{milliseconds:0{_STAMP}d}")
         path.rename(aside)
         for file in [*older, aside][:-MOST_DAMAGED]:
             atomic_files.discard(file)

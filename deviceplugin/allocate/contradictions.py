@@ -23,7 +23,7 @@ _NAMED: Final = 4
 
 _ELSEWHERE: Final = frozenset(
     {
-        ConflictKind.OVERCOMMITTED,  # from the allocation state: the ledger counts promises, too
+        ConflictKind.OVERCOMMITTED,  # from the allocation state: the ledger counts reservations
         ConflictKind.DEVICE_MISSING,  # from the allocation state
         ConflictKind.DEVICE_UNHEALTHY,  # a matter of the GPU's health
         ConflictKind.HELD_BY_NOBODY_ALIVE,  # a pod that is gone holds nothing
@@ -109,10 +109,10 @@ def _is_claimed(conflict: Disagreement) -> bool:
     ]
     if conflict.kind is ConflictKind.DOUBLE_BOOKED:  # only annotations have MIG slots
         return len({statement.pod.uid for statement in trusted}) < 2
-    own = [statement for statement in trusted if statement.source is Source.OWN_CHECKPOINT]
-    if conflict.kind not in _BY_ANNOTATION or not own:
+    admitted = [statement for statement in trusted if statement.source is Source.OWN_CHECKPOINT]
+    if conflict.kind not in _BY_ANNOTATION or not admitted:
         return False
-    bound = {share.device for statement in own for share in statement.shares} | {""}
+    bound = {share.device for statement in admitted for share in statement.shares} | {""}
     sizes = {
         sum(share.memory_bytes or 0 for share in statement.shares) for statement in trusted
     } - {0}

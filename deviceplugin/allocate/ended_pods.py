@@ -101,7 +101,7 @@ class Alone:
         monotonic seconds.
         """
         self._since = {uid: self._since.get(uid, now) for uid in uids}
-        return frozenset(uid for uid, at in self._since.items() if now - at >= ALONE_SECONDS)
+        return frozenset(uid for uid, since in self._since.items() if now - since >= ALONE_SECONDS)
 
 
 def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:

@@ -243,7 +243,7 @@ class NodeWriter:
         key = desired_state.lock_of(context.adapter, desired, self._spent, context.clock())
         if key is None:
             key = self._owners.needless(desired, node)
-            context.due.by(max(self._owners.due, context.monotonic()))
+            context.due.no_later_than(max(self._owners.due, context.monotonic()))
         if key is None:
             return False
         written = context.cluster.patch_node(node.name, node.resource_version, {key: None})
@@ -305,11 +305,11 @@ class NodeWriter:
 
     def _is_early(self, target: WriteTarget, desired: DesiredState) -> bool:
         """Whether the target was written just now, for the same devices."""
-        devices, at = self._paced.get(target, ((), 0.0))
-        until = at + NODE_SECONDS
+        devices, written = self._paced.get(target, ((), 0.0))
+        until = written + NODE_SECONDS
         if devices != desired.devices or until <= self._context.monotonic():
             return False
-        self._context.due.by(until)
+        self._context.due.no_later_than(until)
         return True
 
     def _pace(self, target: WriteTarget, desired: DesiredState) -> None:

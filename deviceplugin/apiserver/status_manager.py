@@ -71,7 +71,7 @@ class StatusManager:
         cluster: ApiClient,
         adapter: SchemeAdapter,
         desired: Callable[[], DesiredState | None],
-        at: Failpoint = noop,
+        failpoint: Failpoint = noop,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -91,7 +91,7 @@ class StatusManager:
         self._backoff = ItemBackoff(random.random)
         self._due = DueTime()
         self._context = WriteContext(
-            cluster, adapter, desired, at, clock, monotonic, OwnWrites(), self._due
+            cluster, adapter, desired, failpoint, clock, monotonic, OwnWrites(), self._due
         )
         self._pods = PodWriter(self._context)
         self._node = NodeWriter(self._context)
@@ -138,14 +138,14 @@ class StatusManager:
 
     def round(self) -> float:
         """Write all that is due; returns the seconds after which a write may be due again."""
-        self._due.at = self._monotonic() + NODE_SECONDS
+        self._due.seconds = self._monotonic() + NODE_SECONDS
         desired = self._context.desired()
         writes = self._writes(desired) if desired else []
         self._backoff.prune({write.key for write in writes})
         for write in sorted(writes, key=lambda write: self._backoff.failures(write.key)):
             if self._stopping.is_set() or not self._tried(write):
                 break
-        return max(0.0, self._due.at - self._monotonic())
+        return max(0.0, self._due.seconds - self._monotonic())
 
     def _writes(self, desired: DesiredState) -> list[Write]:
         """All possible writes; first those that schedulers wait for."""
@@ -193,7 +193,7 @@ class StatusManager:
         key, now = write.key, self._monotonic()
         until = self._backoff.until(key, write.version)
         if until > now:
-            self._due.by(until)
+            self._due.no_later_than(until)
             return True
         try:
             if write.write():
@@ -220,7 +220,7 @@ class StatusManager:
         moved_on = result is not WriteResult.FAILED
         self._count(write.key.target, result)
         until = self._backoff.add(write.key, self._monotonic(), write.version, moved_on=moved_on)
-        self._due.by(until)
+        self._due.no_later_than(until)
         level = logging.INFO if moved_on else logging.WARNING
         fields = {**write.key.fields(), "reason": str(error)}
         log.log(level, "not written to the API server", extra=fields)

@@ -76,11 +76,11 @@ class DueTime:
     """When a write may be due again, in monotonic seconds."""
 
     def __init__(self) -> None:
-        self.at = 0.0
+        self.seconds = 0.0
 
-    def by(self, at: float) -> None:
+    def no_later_than(self, seconds: float) -> None:
         """A write is due at this time, unless one is due earlier."""
-        self.at = min(self.at, at)
+        self.seconds = min(self.seconds, seconds)
 
 
 def as_text(patch: Mapping[str, object]) -> str:

@@ -35,7 +35,7 @@ from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano.key_set import ShimPaths
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class AdapterInputs(msgspec.Struct, frozen=True):
     """The node and cluster that an adapter is made for.
 
     Attributes:
@@ -111,7 +111,7 @@ class AdapterBuilder(msgspec.Struct, frozen=True):
             checkpoint of ours; returns None if the original keeps none.
     """
 
-    make: Callable[[PluginOptions, Surroundings], SchemeAdapter]
+    make: Callable[[PluginOptions, AdapterInputs], SchemeAdapter]
     needs_node: bool = False
     needs_nodes: Callable[[PluginOptions], bool] = _never
     needs_links: bool = False
@@ -125,7 +125,7 @@ class AdapterBuilder(msgspec.Struct, frozen=True):
 _KEY_SETS: Final = {key_set.name: key_set for key_set in (VOLCANO, HAMI)}
 
 
-def _make_volcano(options: PluginOptions, around: Surroundings) -> SchemeAdapter:
+def _make_volcano(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
     """Also puts the shim on the host if the flags ask for it. Raises FactorError, ShimError."""
     key_set = _KEY_SETS[options.volcano_dialect]
     paths = _shim_paths(options)
@@ -144,7 +144,7 @@ def _make_volcano(options: PluginOptions, around: Surroundings) -> SchemeAdapter
         handshake=HandshakeMode(options.volcano_handshake),
     )
     if _takes_factor_of_others(options):
-        factor = automatic(adapter.devices(around.gpus), around.nodes)
+        factor = automatic(adapter.devices(inputs.gpus), inputs.nodes)
         adapter = replace(adapter, codec=replace(adapter.codec, memory_factor=factor))
     return adapter
 
@@ -180,9 +180,9 @@ VOLCANO_BUILDER: Final = AdapterBuilder(
 )
 
 
-def _make_gpushare(options: PluginOptions, around: Surroundings) -> SchemeAdapter:
+def _make_gpushare(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
     adapter = GpushareAdapter(Gpushare(options.gpushare_memory_unit))
-    return adapter.on(around.node) if around.node else adapter
+    return adapter.on(inputs.node) if inputs.node else adapter
 
 
 def _gpushare_unit(adapter: SchemeAdapter, resource: str) -> IdUnit | None:
@@ -200,12 +200,12 @@ GPUSHARE_BUILDER: Final = AdapterBuilder(
 )
 
 
-def _make_gaia(options: PluginOptions, around: Surroundings) -> SchemeAdapter:
+def _make_gaia(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
     return GaiaAdapter(
         Gaia(options.gaia_limits_dir, options.gaia_driver_dir),
         share_mode=options.gaia_share_mode,
         node_labels=dict(options.gaia_node_label),
-        links=around.links,
+        links=inputs.links,
     )
 
 

@@ -62,11 +62,11 @@ def _start(content: bytes) -> int:
     return int(-(-end // _ALIGNMENT) * _ALIGNMENT)
 
 
-def _text(content: bytes, at: int, object_name: str) -> str:
-    end = content.find(b"\0", at, at + _LONGEST_PATH)
+def _text(content: bytes, offset: int, object_name: str) -> str:
+    end = content.find(b"\0", offset, offset + _LONGEST_PATH)
     if end < 0:
-        raise SourceError(Reason.MALFORMED, object_name, f"no text at {at}")
+        raise SourceError(Reason.MALFORMED, object_name, f"no text at {offset}")
     try:
-        return content[at:end].decode()
+        return content[offset:end].decode()
     except UnicodeDecodeError as error:
-        raise SourceError(Reason.MALFORMED, object_name, f"{content[at:end][:64]!r}") from error
+        raise SourceError(Reason.MALFORMED, object_name, f"{content[offset:end][:64]!r}") from error

@@ -84,12 +84,12 @@ class LimitsWriter:
         self._tenants: dict[str, AdmittedPod] = {}
         self._warned: dict[str, dict[str, str]] = {}  # UID -> warning -> its last logged reason
 
-    def seat(self, tenant: AdmittedPod) -> None:
+    def serve(self, tenant: AdmittedPod) -> None:
         """Serve the tenant with these shares from now on."""
         with self._changing:
             self._tenants[tenant.pod.uid] = tenant
 
-    def unseat(self, uid: str) -> None:
+    def stop_serving(self, uid: str) -> None:
         """The pod is no tenant any more: remove its folder. Raises OSError."""
         with self._changing:
             self._tenants.pop(uid, None)
@@ -192,7 +192,7 @@ def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
 
 
 def allocation_of(tenant: AdmittedPod, container: str) -> Allocation | None:
-    """A container's shares: of its binding, or else of its promise; None if it has none."""
+    """A container's shares: of its binding, or else of its reservation; None if it has none."""
     bound = tenant.binding(container)
     if bound is None:
         return tenant.allocation(container)

@@ -104,14 +104,14 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
         return Migrated() if error.reason is Reason.ABSENT else Migrated(problems=(error,))
     uuids = {name: device.uuid for device in devices if device.uuid for name in device.names}
     tenants, problems = [], []
-    for uid, allocations in sorted(pods.items()):
+    for uid, containers in sorted(pods.items()):
         try:
-            own = tuple(_by_uuid(entry, uuids) for entry in allocations)
+            allocations = tuple(_by_uuid(entry, uuids) for entry in containers)
         except KeyError as error:
             detail = f"the pod {uid[:64]!r} is on {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, object_name, detail))
             continue
-        tenants.append(AdmittedPod(PodRef(uid, "", ""), own, foreign=True))
+        tenants.append(AdmittedPod(PodRef(uid, "", ""), allocations, foreign=True))
     return Migrated(tuple(tenants), tuple(problems))
 
 

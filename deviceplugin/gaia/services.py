@@ -1,8 +1,8 @@
 """All that gpu-manager needs on a node besides the answers to the kubelet, behind one object.
 
-The plugin calls it in this order: :meth:`~GaiaServices.seat` for every tenant that it has found at
+The plugin calls it in this order: :meth:`~GaiaServices.serve` for every tenant that it has found at
 its start, :meth:`~GaiaServices.prune` once when it knows them all, :meth:`~GaiaServices.bound`
-before a container is made, and :meth:`~GaiaServices.left`.
+before a container is made, and :meth:`~GaiaServices.stop_serving`.
 """
 
 import logging
@@ -95,24 +95,24 @@ class GaiaServices:
         """Why some containers cannot get the driver; "" if all can."""
         return self._problem
 
-    def seat(self, tenant: AdmittedPod) -> None:
+    def serve(self, tenant: AdmittedPod) -> None:
         """Serve the tenant's containers from now on, by these shares. Raises OSError."""
         uid = tenant.pod.uid
         self._folder.make(uid)
-        self._registrar.seat(tenant)
+        self._registrar.serve(tenant)
         self._servers.open(uid, self._folder.socket(uid))
 
     def bound(self, tenant: AdmittedPod) -> None:
-        """Like :meth:`seat`, before a container is made; raises OSError if the container has to
+        """Like :meth:`serve`, before a container is made; raises OSError if the container has to
         wait.
         """
-        self.seat(tenant)
+        self.serve(tenant)
         self._require_driver(tenant)
 
-    def left(self, uid: str) -> None:
+    def stop_serving(self, uid: str) -> None:
         """The tenant's containers are gone: remove its socket and folder. Raises OSError."""
         self._servers.close(uid)
-        self._registrar.unseat(uid)
+        self._registrar.stop_serving(uid)
 
     def prune(self, uids: Collection[str]) -> None:
         """Remove the folders of all other pods; to be called before any new one gets a share.
@@ -122,7 +122,7 @@ class GaiaServices:
         for uid in self._folder.pods():
             if uid not in uids:
                 log.info("a pod that is gone had limits", extra={"uid": uid})
-                self.left(uid)
+                self.stop_serving(uid)
 
     def refresh(self) -> None:
         """Look at the host's driver now; :attr:`problem` has the result."""

@@ -122,7 +122,7 @@ def heard(health: Health, xids: Iterable[XidCount], now: float, rules: HealthRul
 def seen(health: Health, sample: GpuSample, now: float, rules: HealthRules) -> Health:
     """The health after an answer of the driver."""
     numbered = _numbered(sample.gpus, health.gpus)
-    there = {gpu.uuid: gpu for gpu in numbered if not _mute(gpu, health)}
+    there = {gpu.uuid: gpu for gpu in numbered if not _is_out_of_reach(gpu, health)}
     gpus, cases, events = {**health.gpus, **there}, dict(health.cases), dict(health.events)
     for uuid, gpu in gpus.items():
         case, fresh = cases.get(uuid, Incident()), frozenset[UnhealthyReason]()
@@ -174,7 +174,7 @@ def changes(before: Health, after: Health) -> tuple[Change, ...]:
 def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
     """Each GPU with the index that it had first; a new one comes after all that are known.
 
-    The driver renumbers the others when a GPU is lost, and pods were promised GPUs by number.
+    The driver renumbers the others when a GPU is lost, and pods have reservations by number.
     """
     last = max((gpu.index for gpu in known.values() if not gpu.parent), default=-1)
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
@@ -187,7 +187,7 @@ def _numbered(gpus: Iterable[Gpu], known: Mapping[str, Gpu]) -> Iterator[Gpu]:
             yield replace(gpu, index=last)
 
 
-def _mute(gpu: Gpu, health: Health) -> bool:
+def _is_out_of_reach(gpu: Gpu, health: Health) -> bool:
     """Whether the GPU has reported its memory before and does not now: it is out of reach."""
     known = health.gpus.get(gpu.uuid)
     return known is not None and MEMORY_TOTAL in known.readings and MEMORY_TOTAL not in gpu.readings

@@ -77,8 +77,8 @@ class Incident(msgspec.Struct, frozen=True, gc=False):
 def worse(case: Incident, found: Reasons, now: float) -> Incident:
     """The incident after these bad events or readings."""
     incidents = case.incidents
-    if _own(found) and not _own(case.reasons):
-        recent = tuple(at for at in incidents if now - at < DAY)
+    if _is_of_device(found) and not _is_of_device(case.reasons):
+        recent = tuple(began for began in incidents if now - began < DAY)
         incidents = (*recent, now)[-_MOST_INCIDENTS:]
     reasons = {**case.reasons, **found}
     return replace(case, reasons=reasons, bad_at=now, good=0, incidents=incidents)
@@ -134,11 +134,11 @@ def _recovery(case: Incident, rules: HealthRules) -> float:
     repeats = len(case.incidents) - 1
     if case.reasons.keys() <= {UnhealthyReason.LOST, UnhealthyReason.DRIVER_SILENT}:
         repeats -= 1
-    if repeats < 0 or not _own(case.reasons):
+    if repeats < 0 or not _is_of_device(case.reasons):
         return 0.0
     return min(rules.recovery * 2.0**repeats, max(rules.recovery, LONGEST_RECOVERY))
 
 
-def _own(reasons: Reasons) -> bool:
+def _is_of_device(reasons: Reasons) -> bool:
     """Whether any reason is the device's own, and not the driver's."""
     return bool(reasons.keys() - {UnhealthyReason.DRIVER_SILENT})

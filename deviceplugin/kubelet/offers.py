@@ -51,7 +51,7 @@ class Offers:
         """The GPUs as they are shared, with their health; () before they are known."""
         return self._devices
 
-    def become(self, health: Health) -> tuple[Device, ...]:
+    def update(self, health: Health) -> tuple[Device, ...]:
         """Offer the devices with this health; returns them."""
         with self._lock:
             verdicts = health.verdicts

@@ -30,7 +30,7 @@ from deviceplugin.kubelet.registration import (
     register,
     require_kubelet,
 )
-from deviceplugin.kubelet.server import Audience, Endpoint
+from deviceplugin.kubelet.server import Endpoint, ListReaders
 from deviceplugin.ports import Allocator
 from vgpu.io.unix_socket import SocketError, is_served
 from vgpu.model.names import Scheme
@@ -75,12 +75,12 @@ def pause(failures: int, outcome: RegistrationOutcome) -> float:
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10))
 
 
-def objection(audience: Audience, now: float) -> Unregistered | None:
-    """Why the kubelet has probably lost the resource; ``now`` as :attr:`Audience.since`."""
-    patience = NO_LONGER_READ_SECONDS if audience.ever else NEVER_READ_SECONDS
-    if audience.readers or now - audience.since <= patience:
+def objection(readers: ListReaders, now: float) -> Unregistered | None:
+    """Why the kubelet has probably lost the resource; ``now`` as :attr:`ListReaders.since`."""
+    patience = NO_LONGER_READ_SECONDS if readers.was_read else NEVER_READ_SECONDS
+    if readers.count or now - readers.since <= patience:
         return None
-    detail = "it has ended" if audience.ever else "it was never asked for"
+    detail = "it has ended" if readers.was_read else "it was never asked for"
     return Unregistered(RegistrationOutcome.NOT_READ, detail)
 
 
@@ -129,7 +129,7 @@ class ResourceServer:
         self._endpoint: Endpoint | None = None
         self._problem = ""
         self._outcomes: Counter[RegistrationOutcome] = Counter()
-        self._own: Identity | None = None
+        self._socket_identity: Identity | None = None
         self._kubelet: Identity | None = None
         self._failures = 0
         self._next_try = 0.0
@@ -147,7 +147,7 @@ class ResourceServer:
         """The present state."""
         with self._lock:
             endpoint = self._endpoint
-            read = endpoint is not None and endpoint.audience.readers > 0
+            read = endpoint is not None and endpoint.readers.count > 0
             return ResourceState(
                 resource=self._resource,
                 offered=self._offered is not None,
@@ -188,12 +188,12 @@ class ResourceServer:
         """Why the present socket is of no use any more; None if it is."""
         if self._endpoint is None:
             return None
-        audience = self._endpoint.audience
-        if audience.readers and now - audience.since > SETTLED_SECONDS:
+        readers = self._endpoint.readers
+        if readers.count and now - readers.since > SETTLED_SECONDS:
             self._failures = 0
-        if identity(self._endpoint.path) != self._own:
+        if identity(self._endpoint.path) != self._socket_identity:
             return Unregistered(RegistrationOutcome.REMOVED, self._endpoint.path)
-        return objection(audience, now)
+        return objection(readers, now)
 
     def _register(self, now: float) -> None:
         """Serve on a fresh socket and register it, by one call."""
@@ -229,7 +229,7 @@ class ResourceServer:
             )
             self._endpoint = endpoint
         endpoint.start()
-        self._own = identity(path)
+        self._socket_identity = identity(path)
         return name
 
     def _drop(self, grace: float = 0.0) -> threading.Event:

@@ -20,7 +20,7 @@ PERMISSIONS: Final = "rwm"
 
 def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateResponse:
     """The message with name and edits; without a name, with the edits alone."""
-    own = {BINDING_KIND: name} if name and not cdi else {}
+    marks = {BINDING_KIND: name} if name and not cdi else {}
     return ContainerAllocateResponse(
         envs=edits.env,
         mounts=[
@@ -33,7 +33,7 @@ def answer(name: str, edits: ContainerEdits, *, cdi: bool) -> ContainerAllocateR
             DeviceSpec(container_path=path, host_path=path, permissions=PERMISSIONS)
             for path in edits.devices
         ],
-        annotations={**edits.annotations, **own},
+        annotations={**edits.annotations, **marks},
         cdi_devices=[CDIDevice(name=f"{BINDING_KIND}={name}")] if name and cdi else [],
     )
 

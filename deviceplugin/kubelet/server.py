@@ -55,14 +55,14 @@ _FOR_A_NEW_POD: Final = FINAL | {
 _Answer = TypeVar("_Answer")
 
 
-class Audience(msgspec.Struct, frozen=True):
+class ListReaders(msgspec.Struct, frozen=True):
     """The readers of the list: their number now, whether it was ever read, since when.
 
     ``since`` is in monotonic seconds.
     """
 
-    readers: int
-    ever: bool
+    count: int
+    was_read: bool
     since: float
 
 
@@ -90,7 +90,7 @@ class Endpoint:
         self._cdi = cdi
         self._offered = offered
         self._changed = threading.Condition()
-        self._audience = Audience(0, False, time.monotonic())
+        self._readers = ListReaders(0, False, time.monotonic())
         self._stopping = False
         self._prestarts = threading.BoundedSemaphore(PRESTARTS)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=resource.rpartition("/")[2])
@@ -125,9 +125,9 @@ class Endpoint:
         return self._server.stop(grace)
 
     @property
-    def audience(self) -> Audience:
+    def readers(self) -> ListReaders:
         """The readers of the list."""
-        return self._audience
+        return self._readers
 
     # ------------------------------------------------------------ the calls
 
@@ -180,10 +180,10 @@ class Endpoint:
     def _readers_changed(self, by: int) -> bool:
         """Count one reader more or less; False if there are too many."""
         with self._changed:
-            readers = self._audience.readers + by
+            readers = self._readers.count + by
             if readers > _WATCHERS:
                 return False
-            self._audience = Audience(readers, True, time.monotonic())
+            self._readers = ListReaders(readers, True, time.monotonic())
             self._changed.notify_all()
             return True
 

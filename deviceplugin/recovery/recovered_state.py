@@ -170,15 +170,17 @@ def _shares(holding: Holding) -> tuple[Share, ...]:
     whole, count = holding.share, holding.slots
     return tuple(
         Share(
-            whole.device, _part(whole.memory_bytes, at, count), _part(whole.cores_milli, at, count)
+            whole.device,
+            _part(whole.memory_bytes, position, count),
+            _part(whole.cores_milli, position, count),
         )
-        for at in range(count)
+        for position in range(count)
     )
 
 
-def _part(amount: int | None, at: int, count: int) -> int | None:
-    """The ``at``-th of ``count`` parts that add up to the amount."""
-    return None if amount is None else amount // count + (at < amount % count)
+def _part(amount: int | None, position: int, count: int) -> int | None:
+    """The ``position``-th of ``count`` parts that add up to the amount."""
+    return None if amount is None else amount // count + (position < amount % count)
 
 
 # ---------------------------------------------------------------- the state of all pods
@@ -227,20 +229,22 @@ def recover(
     sound, crossed = _sound(own, sources.assignments or ())
     tenants = _without_gone(empty, sound, sources, holdings, now)
     unplaced = {}
-    for uid, takeover in _takeovers(codec, empty, sources, holdings, now):
+    for uid, adoption in _adoptions(codec, empty, sources, holdings, now):
         known = tenants.get(uid)
         if known is not None and not known.foreign:
             continue
-        if takeover.tenant.allocations:
-            since = (known.since if known else 0.0) or takeover.tenant.since
-            tenants[uid] = replace(takeover.tenant, since=since)
-        if not takeover.complete:
-            unplaced[uid] = takeover.tenant.pod
+        if adoption.tenant.allocations:
+            since = (known.since if known else 0.0) or adoption.tenant.since
+            tenants[uid] = replace(adoption.tenant, since=since)
+        if not adoption.complete:
+            unplaced[uid] = adoption.tenant.pod
     for pod in sources.pods or ():
         if (tenant := tenants.get(pod.kubelet_uid)) is not None:
             tenants[pod.kubelet_uid] = seen(tenant, pod, sources.booted_at)
-    seated = [_using(admitted, holdings.get(uid, ()), empty) for uid, admitted in tenants.items()]
-    allocation_state, _ = AllocationState.over(empty.devices, seated)
+    admitted_before = [
+        _using(admitted, holdings.get(uid, ()), empty) for uid, admitted in tenants.items()
+    ]
+    allocation_state, _ = AllocationState.over(empty.devices, admitted_before)
     differ, remarks = disagreements(sources.ledger, codec.scheme, tenants)
     conflicts = (
         *crossed,
@@ -313,7 +317,7 @@ def _without_gone(
 # ---------------------------------------------------------------- the ledger
 
 
-def _takeovers(
+def _adoptions(
     codec: SchemeCodec,
     empty: AllocationState,
     sources: RecoverySources,

@@ -37,13 +37,13 @@ Then the known pods are served, since their containers may have to start again. 
 served without the API server; before the first one, all sources are read once more."""
 
 
-class Own(msgspec.Struct, frozen=True):
+class CheckpointContent(msgspec.Struct, frozen=True):
     """The tenants of our checkpoint, and whether it was written since the node started."""
 
     tenants: tuple[AdmittedPod, ...] = ()
     this_boot: bool = True
 
-    def still(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
+    def trusted(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
         """The tenants that may be trusted.
 
         Of an older boot, these are the tenants for which the kubelet still has an answer of ours,
@@ -75,7 +75,7 @@ class Recovery:
         probe: Callable[[], NodeProbe],
         pods: Pods,
         *,
-        own: Own,
+        content: CheckpointContent,
         injector: Injector,
         checkpoint: str,
     ) -> None:
@@ -83,7 +83,7 @@ class Recovery:
         self._adapter = adapter
         self._probe = probe
         self._pods = pods
-        self._own = own
+        self._content = content
         self._injector = injector
         self._checkpoint = checkpoint
 
@@ -96,13 +96,18 @@ class Recovery:
         UUID.
         """
         until = time.monotonic() + PATIENCE_SECONDS
-        seated = tuple(known)
+        admitted_before = tuple(known)
         with closing(self._probe()) as probe:
             while True:
                 pods = self._known()
                 assignments = self._assignments()
                 recovered = self._look(
-                    probe, pods, assignments, gpus=gpus, devices=devices, seated=seated
+                    probe,
+                    pods,
+                    assignments,
+                    gpus=gpus,
+                    devices=devices,
+                    admitted_before=admitted_before,
                 )
                 enough = pods is not None or not recovered.unsettled
                 if (enough and assignments is not None) or time.monotonic() > until:
@@ -126,10 +131,10 @@ class Recovery:
         *,
         gpus: tuple[Gpu, ...],
         devices: tuple[Device, ...],
-        seated: tuple[AdmittedPod, ...],
+        admitted_before: tuple[AdmittedPod, ...],
     ) -> Recovered:
         now = time.time()
-        own = seated or self._own.still(assignments or ())
+        own = admitted_before or self._content.trusted(assignments or ())
         snapshot = probe.probe(GpuSample(gpus), devices, own, pods, now)
         for failure in snapshot.failures:
             log.warning("recovery continues without a source: %s", failure)

@@ -256,7 +256,7 @@ class NodeModel:
         for uid in collectable(
             allocation_state, pods, self.live_pods(), {uid for uid, _ in self.table}, self.now
         ):
-            allocation_state = allocation_state.left(uid)
+            allocation_state = allocation_state.without(uid)
         self.saved.append(tuple(allocation_state.tenants.values()))
         kept = {one.name for tenant in allocation_state.tenants.values() for one in tenant.bindings}
         kept |= self.expected | {one.name for one in self.table.values()}

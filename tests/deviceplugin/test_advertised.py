@@ -52,7 +52,7 @@ def offers(kubelet, adapter=None):
 
 def test_every_resource_of_every_gpu_is_listed(kubelet):
     made = offers(kubelet)
-    devices = made.become(health(gpu(A, 0), gpu(B, 1)))
+    devices = made.update(health(gpu(A, 0), gpu(B, 1)))
     assert [device.uuid for device in devices] == [A, B]
     assert len(kubelet.devices(NUMBER)) == 4
     assert len(kubelet.devices(MEMORY)) == 2 * (46068 // 1024)
@@ -63,8 +63,8 @@ def test_every_resource_of_every_gpu_is_listed(kubelet):
 
 def test_all_shares_of_a_bad_gpu_are_unhealthy_and_the_others_stay(kubelet):
     made = offers(kubelet)
-    made.become(health(gpu(A, 0), gpu(B, 1)))
-    devices = made.become(health(gpu(A, 0), gpu(B, 1), ill=[A]))
+    made.update(health(gpu(A, 0), gpu(B, 1)))
+    devices = made.update(health(gpu(A, 0), gpu(B, 1), ill=[A]))
     health_by_id = kubelet.devices(NUMBER)
     assert {name: state for name, state in health_by_id.items() if A in name} == {
         f"{A}-{n}": "Unhealthy" for n in range(2)
@@ -73,14 +73,14 @@ def test_all_shares_of_a_bad_gpu_are_unhealthy_and_the_others_stay(kubelet):
     assert [device.healthy for device in devices] == [False, True]
     row = next(row for row in made.rows({NUMBER: True}) if row.resource == NUMBER)
     assert (row.registered, row.healthy, row.unhealthy) == (True, 2, 2)
-    made.become(health(gpu(A, 0), gpu(B, 1)))
+    made.update(health(gpu(A, 0), gpu(B, 1)))
     assert set(kubelet.devices(NUMBER).values()) == {"Healthy"}
 
 
 def test_a_list_that_the_kubelet_would_not_take_is_not_offered_and_the_others_are(kubelet):
     large = [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, 20 * 1024) for n in range(8)]
     made = offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1), split_count=2))
-    made.become(health(*large))
+    made.update(health(*large))
     assert kubelet.lists[MEMORY] is None
     assert len(kubelet.devices(NUMBER)) == 16
     assert made.servable() == kubelet.lists.keys() - {MEMORY}
@@ -97,39 +97,39 @@ def test_a_problem_is_logged_once_and_again_when_it_changes(kubelet):
 
     made = offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1), split_count=2))
     for _ in range(3):
-        made.become(health(*gpus_of(20 * 1024)))
+        made.update(health(*gpus_of(20 * 1024)))
     assert len(kubelet.problems) == 1
-    made.become(health(*gpus_of(1024)))
+    made.update(health(*gpus_of(1024)))
     assert kubelet.devices(MEMORY)
-    made.become(health(*gpus_of(20 * 1024)))
+    made.update(health(*gpus_of(20 * 1024)))
     assert len(kubelet.problems) == 2
 
 
 def test_the_suggested_factor_fits(kubelet):
     large = [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, 20 * 1024) for n in range(8)]
-    offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1))).become(health(*large))
+    offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1))).update(health(*large))
     fitting = kubelet.problems[0].fitting_mib
-    offers(kubelet, VolcanoAdapter(Volcano(memory_factor=fitting))).become(health(*large))
+    offers(kubelet, VolcanoAdapter(Volcano(memory_factor=fitting))).update(health(*large))
     assert kubelet.lists[MEMORY] is not None
 
 
 def test_gpushares_unit_is_named_by_its_own_flag(kubelet):
     large = [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, 20 * 1024) for n in range(8)]
-    offers(kubelet, GpushareAdapter(Gpushare(MIB))).become(health(*large))
+    offers(kubelet, GpushareAdapter(Gpushare(MIB))).update(health(*large))
     assert "--gpushare.memory-unit" in str(kubelet.problems[0])
-    offers(kubelet, GpushareAdapter(Gpushare(GIB))).become(health(*large))
+    offers(kubelet, GpushareAdapter(Gpushare(GIB))).update(health(*large))
     assert len(kubelet.devices("aliyun.com/gpu-mem")) == 8 * 20
 
 
 def test_a_gpu_whose_memory_is_not_known_is_not_shared_and_the_others_are(kubelet):
-    devices = offers(kubelet).become(health(gpu(A, 0, None), gpu(B, 1)))
+    devices = offers(kubelet).update(health(gpu(A, 0, None), gpu(B, 1)))
     assert [device.uuid for device in devices] == [B]
     assert set(kubelet.devices(NUMBER)) == {f"{B}-0", f"{B}-1"}
 
 
 def test_the_gpus_of_the_metrics_have_their_reasons(kubelet):
     known = health(gpu(A, 0), gpu(B, 1), ill=[B])
-    devices = offers(kubelet).become(known)
+    devices = offers(kubelet).update(known)
     assert [
         (device.uuid, device.index, device.reasons) for device in gpu_statuses(devices, known)
     ] == [

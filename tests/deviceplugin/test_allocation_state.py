@@ -158,7 +158,7 @@ def test_a_pod_of_the_same_name_is_another_tenant():
     allocation_state = admitted(AllocationState.of(GPUS), pod("old", share(A, 7), name="web-0"))
     new = pod("new", share(A, 7), name="web-0")
     assert refusal(admitted, allocation_state, new).why is BindRefusal.NO_ROOM
-    assert admitted(allocation_state.left("old"), new).tenants.keys() == {"new"}
+    assert admitted(allocation_state.without("old"), new).tenants.keys() == {"new"}
 
 
 # ---------------------------------------------------------------- leaving
@@ -166,12 +166,12 @@ def test_a_pod_of_the_same_name_is_another_tenant():
 
 def test_who_leaves_gives_everything_back():
     allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
-    assert allocation_state.left("p") == AllocationState.of(GPUS)
+    assert allocation_state.without("p") == AllocationState.of(GPUS)
 
 
 def test_who_is_not_there_cannot_leave():
     allocation_state = AllocationState.of(GPUS)
-    assert allocation_state.left("p") is allocation_state
+    assert allocation_state.without("p") is allocation_state
 
 
 # ---------------------------------------------------------------- who is there already
@@ -205,7 +205,7 @@ def test_an_overcommitted_gpu_is_not_allocated():
 
 @pytest.mark.parametrize("leaver", ["p", "q"])
 def test_when_enough_pods_have_left_the_gpus_are_allocated_again(leaver):
-    allocation_state = overbooked()[0].left(leaver)
+    allocation_state = overbooked()[0].without(leaver)
     assert not allocation_state.unbooked
     assert admitted(allocation_state, pod("r", share(A, 3))).tenants.keys() > {"r"}
 
@@ -382,7 +382,7 @@ def walked(todo):
     allocation_state = AllocationState.of(GPUS)
     for now, step in enumerate(todo):
         if isinstance(step, str):
-            allocation_state = allocation_state.left(step)
+            allocation_state = allocation_state.without(step)
         elif isinstance(step, tuple):
             allocation_state, _ = allocation_state.with_devices(step)
         else:
@@ -433,7 +433,7 @@ def test_whoever_holds_gpus_already_the_allocation_state_stays_in_order(found, l
     ]
     allocation_state, _ = AllocationState.over(there, tenants)
     for uid in leavers:
-        allocation_state = allocation_state.left(uid)
+        allocation_state = allocation_state.without(uid)
         assert allocation_state == AllocationState.over(there, allocation_state.tenants.values())[0]
     for one in {
         one.device
@@ -443,7 +443,7 @@ def test_whoever_holds_gpus_already_the_allocation_state_stays_in_order(found, l
         newcomer = Allocation("main", (Share(one, 0, 0),), Phase.ASSIGNED)
         assert refusal(allocation_state.admitted, NEWCOMER, (newcomer,), 9.0).why in REFUSED_THERE
     for uid in list(allocation_state.tenants):
-        allocation_state = allocation_state.left(uid)
+        allocation_state = allocation_state.without(uid)
     assert allocation_state == AllocationState.of(there)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.builders.registry import Surroundings, builder_of
+from deviceplugin.builders.registry import AdapterInputs, builder_of
 from deviceplugin.flags import PluginOptions
 from vgpu.model.allocation import Allocation, Device, Share
 from vgpu.model.names import Phase, PodRef
@@ -27,7 +27,7 @@ SHARE = Allocation("main", (Share(GPU.uuid, MIB, 300),), Phase.ASSIGNED)
 )
 def test_limits_of_cores_are_lifted_only_where_that_is_configured(key_set, settings, env):
     options = replace(PluginOptions(volcano_dialect=key_set), **settings)
-    adapter = builder_of(options.scheme).make(options, Surroundings())
+    adapter = builder_of(options.scheme).make(options, AdapterInputs())
     given = adapter.codec.edits(POD, SHARE, {GPU.uuid: GPU}).env
     assert given["CUDA_DEVICE_SM_LIMIT"] == "30"
     assert given.get("GPU_CORE_UTILIZATION_POLICY") == env
@@ -42,7 +42,7 @@ def test_a_shim_that_is_damaged_while_the_plugin_runs_is_installed_again(tmp_pat
         volcano_dialect=key_set, volcano_shim_library=str(source), volcano_shim_dir=str(folder)
     )
     builder = builder_of(options.scheme)
-    paths = builder.make(options, Surroundings()).codec.paths
+    paths = builder.make(options, AdapterInputs()).codec.paths
     library, preload = Path(paths.library), Path(paths.preload)
     whole = preload.read_text()
     for damaged in (preload, library):

@@ -84,7 +84,7 @@ class Node:
         self.pods[pod.kubelet_uid] = pod
         allocations = ROLE.claim(pod, NODE, DEVICES, no_capacity(DEVICES))
         tenant = tenant_of(pod, allocations, bound=bound, **fields)
-        self.keeper.seat(tenant)
+        self.keeper.serve(tenant)
         return tenant
 
     def socket(self, uid=UID):
@@ -496,7 +496,7 @@ def test_a_restarted_plugin_serves_its_tenants_again(node):
     container = node.host.start(pod.ref, "c0", [7])
     node.restart()
     assert register(node.socket(), pod_uid=UID, container_id=container)[0] is Code.UNAVAILABLE
-    node.keeper.seat(tenant)
+    node.keeper.serve(tenant)
     assert register(node.socket(), pod_uid=UID, container_id=container) is None
 
 
@@ -531,7 +531,7 @@ def test_the_socket_is_replaced_in_one_step(tmp_path):
 def test_a_socket_that_was_removed_is_recreated(node):
     tenant = node.seat(asking((50, 30), uid=UID))
     node.socket().unlink()
-    node.keeper.seat(tenant)
+    node.keeper.serve(tenant)
     assert register(node.socket(), pod_uid=UID, container_id=ID)[0] is Code.NOT_FOUND
 
 
@@ -540,9 +540,9 @@ def test_a_tenant_that_leaves_takes_its_folder_along(node):
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
     register(node.socket(), pod_uid=UID, container_id=container)
-    node.keeper.left(UID)
+    node.keeper.stop_serving(UID)
     assert not (node.host.limits / UID).exists()
-    node.keeper.left(UID)  # again
+    node.keeper.stop_serving(UID)  # again
 
 
 def test_tenants_of_gpu_manager_are_served_too(node):
@@ -617,7 +617,7 @@ def test_what_a_tenant_causes_at_each_check_is_logged_once(node, caplog):
         node.pods[UID] = broken if at % 2 else pod
         node.host.put(UID, container, range(1, 1200 if at % 3 else 20))
         node.keeper._registrar.pod_files(UID)
-        node.keeper.seat(tenant)
+        node.keeper.serve(tenant)
     assert sorted(warnings(caplog)) == [
         "more processes than gpu-manager's library counts",
         "the limits of a pod stay what they are",
@@ -632,7 +632,7 @@ def test_a_new_fault_of_a_pod_is_logged(node, caplog):
         node.pods[UID] = asking((50, 30), uid=UID, annotations={CORE_LIMIT: text})
         node.keeper._registrar.pod_files(UID)
     assert len(warnings(caplog)) == 2
-    node.keeper.left(UID)
+    node.keeper.stop_serving(UID)
     assert node.keeper._registrar._warned == {}
 
 

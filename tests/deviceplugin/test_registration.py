@@ -439,7 +439,7 @@ def test_the_stub_of_1_37_is_wedged_by_a_name_that_is_used_twice(folder, allocat
         )
         endpoint.start()
         register(folder, "one.sock", NUMBER, binding=True)
-        wait_until(lambda: endpoint.audience.readers, "the list is read")
+        wait_until(lambda: endpoint.readers.count, "the list is read")
         with pytest.raises(Unregistered, match="device plugin already connected"):
             register(folder, "one.sock", NUMBER, binding=True)
         endpoint.stop(0).wait()

@@ -101,19 +101,19 @@ def test_every_reader_gets_every_list_and_too_many_are_refused(serve):
     endpoint.offer(listed("b"))
     assert [ids(next(reader)) for reader in readers] == [["b"]] * len(readers)
     readers[0].cancel()
-    wait_until(lambda: endpoint.audience.readers < len(readers), "one reader less")
+    wait_until(lambda: endpoint.readers.count < len(readers), "one reader less")
     assert ids(next(plugin.lists(WAIT_SECONDS))) == ["b"]
 
 
 def test_it_is_known_whether_the_list_is_read(serve):
     endpoint, plugin = serve()
-    assert (endpoint.audience.readers, endpoint.audience.ever) == (0, False)
+    assert (endpoint.readers.count, endpoint.readers.was_read) == (0, False)
     reader = plugin.lists(WAIT_SECONDS)
     next(reader)
-    assert (endpoint.audience.readers, endpoint.audience.ever) == (1, True)
+    assert (endpoint.readers.count, endpoint.readers.was_read) == (1, True)
     reader.cancel()
-    wait_until(lambda: endpoint.audience.readers == 0, "the reader's end is seen")
-    assert endpoint.audience.ever
+    wait_until(lambda: endpoint.readers.count == 0, "the reader's end is seen")
+    assert endpoint.readers.was_read
 
 
 def test_readers_that_come_and_go_leave_room_for_others(serve):
@@ -123,7 +123,7 @@ def test_readers_that_come_and_go_leave_room_for_others(serve):
         for reader in readers:
             next(reader)
             reader.cancel()
-        wait_until(lambda: endpoint.audience.readers == 0, "the readers' end is seen")
+        wait_until(lambda: endpoint.readers.count == 0, "the readers' end is seen")
     assert plugin.allocate(["a"])
 
 

@@ -20,7 +20,7 @@ from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.recovery.startup import Own
+from deviceplugin.recovery.startup import CheckpointContent
 from tests.deviceplugin.allocation_values import (
     GPUS,
     NODE,
@@ -251,9 +251,9 @@ def test_an_older_boots_tenants_count_where_the_kubelet_still_has_our_answer():
     for row, each in zip(rows, (first, second), strict=True):
         allocation_state = bind(ROLE, NODE, allocation_state, row, each, now=1.0)
     tenants = tuple(allocation_state.tenants.values())
-    older = Own(tenants, this_boot=False)
-    assert older.still(()) == ()
-    assert [one.pod.uid for one in older.still(rows[:1])] == ["first"]
+    older = CheckpointContent(tenants, this_boot=False)
+    assert older.trusted(()) == ()
+    assert [one.pod.uid for one in older.trusted(rows[:1])] == ["first"]
     forged = replace(rows[0], pod_uid="second", container="main")
-    assert older.still([forged]) == ()
-    assert Own(tenants, this_boot=True).still(()) == tenants
+    assert older.trusted([forged]) == ()
+    assert CheckpointContent(tenants, this_boot=True).trusted(()) == tenants
