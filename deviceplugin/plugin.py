@@ -140,7 +140,7 @@ class Plugin:
         if ended():
             return
         if pods.known() is None:
-            log.warning("the API server is not heard yet: %s", self._cluster.server)
+            log.warning("no answer from the API server yet", extra={"server": self._cluster.server})
         self._watch.start(lambda: self._host.fail(self._watch.fatal or ""))
         self._open.callback(self._stop_watching)
         while not self._watch.wait_first(STEP_SECONDS):
@@ -156,7 +156,8 @@ class Plugin:
         seen = node.state().objects.get(name)
         if seen is None and self._builder.needs_node:
             self._window.unready = f"the API server has not shown node {name} yet: its labels count"
-            log.warning("%s", self._window.unready)
+            fields = {"node": name, "reason": self._window.unready}
+            log.warning("waiting for the Node object", extra=fields)
             while seen is None and not ended():
                 time.sleep(STEP_SECONDS)
                 seen = node.state().objects.get(name)
@@ -171,7 +172,7 @@ class Plugin:
         adapter = self._adapter(health, seen)
         loaded = checkpoint.load()
         if loaded.problem is not None:
-            log.warning("our checkpoint: %s", loaded.problem)
+            log.warning("own checkpoint has a problem", extra={"err": str(loaded.problem)})
             self._numbers.checkpoint_read(loaded.problem.reason.value)
         connections = PluginConnections(
             cluster=self._cluster,
@@ -206,7 +207,7 @@ class Plugin:
         if migrated is None:
             return CheckpointContent(loaded.tenants, loaded.this_boot)
         for problem in migrated.problems:
-            log.warning("gpu-manager's checkpoint: %s", problem)
+            log.warning("gpu-manager's checkpoint has a problem", extra={"err": str(problem)})
         if migrated.tenants:
             log.info("gpu-manager's checkpoint was read", extra={"pods": len(migrated.tenants)})
         return CheckpointContent(migrated.tenants)

@@ -137,7 +137,10 @@ class PodAllocator:
         self._binder.expect(name)
         likeliest = f"{waiting[0].pod.ref.namespace}/{waiting[0].pod.ref.name}" if waiting else ""
         fields = {"share": name, "resource": resource, "ids": len(ids)}
-        log.info("answered", extra={**fields, "candidates": len(waiting), "likeliest": likeliest})
+        log.info(
+            "Allocate answered",
+            extra={**fields, "candidates": len(waiting), "likeliest": likeliest},
+        )
         return name, answer
 
     def _waiting(self, resource: str, count: int) -> tuple[Candidate, ...]:

@@ -183,7 +183,7 @@ class Binder:
                 if not self._stopping.is_set():
                     self._look(self.state())
             except Exception:
-                log.exception("binding failed on a defect")
+                log.exception("unexpected error while binding containers")
                 self._stopping.wait(IDLE_SECONDS)
             self._wait_until_due()
 
@@ -392,7 +392,7 @@ class GarbageCollector:
         for tenant in leaving:
             pod = tenant.pod
             fields = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
-            log.info("a tenant has left", extra=fields)
+            log.info("admitted pod has left", extra=fields)
             self._events.pod_left(tenant)
         if pods is None or not settled:  # other pods may hold shares that are not known
             return replace(state, allocation_state=allocation_state)
@@ -407,5 +407,5 @@ class GarbageCollector:
         try:
             self._context.injector.prune(kept)
         except OSError as error:
-            log.warning("files of a released share cannot be removed: %s", error)
+            log.warning("files of a released share cannot be removed", extra={"err": str(error)})
         return replace(state, allocation_state=allocation_state, ready=state.ready & kept)

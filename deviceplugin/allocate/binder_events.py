@@ -54,12 +54,12 @@ class BinderEvents:
             if living is not None:
                 self._services.prune({*allocation_state.tenants, *living})
         except OSError as error:
-            log.warning("what pods have left behind cannot be removed: %s", error)
+            log.warning("files of ended pods cannot be removed", extra={"err": str(error)})
         for tenant in allocation_state.tenants.values():
             try:
                 self._services.serve(tenant)
             except OSError as error:
-                log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
+                log.warning("admitted pod cannot be served", extra=_of_pod(tenant, error))
 
     def prepare(self, tenant: AdmittedPod) -> None:
         """A container of the pod is about to be created: check its files.
@@ -76,7 +76,9 @@ class BinderEvents:
         try:
             self._repair()
         except OSError as error:
-            log.warning("files that all containers need cannot be repaired: %s", error)
+            log.warning(
+                "files that all containers need cannot be repaired", extra={"err": str(error)}
+            )
 
     def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
         """A container is bound, ``seconds`` after Allocate; None if the time is not known."""
@@ -101,7 +103,7 @@ class BinderEvents:
         try:
             self._services.stop_serving(tenant.pod.uid)
         except OSError as error:
-            log.warning("what %s has left behind cannot be removed: %s", tenant.pod.name, error)
+            log.warning("files of an ended pod cannot be removed", extra=_of_pod(tenant, error))
 
     def unsaved(self) -> None:
         """Our checkpoint could not be written."""
@@ -156,12 +158,17 @@ class ConflictReporter:
         conflicts_before, remarks_before = self._reported or ((), ())
         for conflict in now[0]:
             if conflict not in conflicts_before:
-                log.warning("conflict", extra=_fields(conflict))
+                log.warning("allocation conflict found", extra=_fields(conflict))
         for remark in now[1]:
             if remark not in remarks_before:
-                log.info("remark", extra=_fields(remark))
+                log.info("allocation remark found", extra=_fields(remark))
         self._reported = now
         self._events.conflicts(*now)
+
+
+def _of_pod(tenant: AdmittedPod, error: OSError) -> dict[str, str]:
+    pod = tenant.pod
+    return {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "err": str(error)}
 
 
 def _fields(conflict: AllocationConflict) -> dict[str, str]:

@@ -251,14 +251,18 @@ class BindingWriter:
             "ids": len(assignment.ids),
             "seconds": seconds,
         }
-        log.info("bound", extra=fields)
+        log.info("container bound", extra=fields)
         self._events.bound(tenant, binding, seconds)
 
     def _report_refused(self, error: BindRefused, before: BindRefused | None) -> None:
         """Report a refusal once; none of an unknown pod, which only the kubelet remembers."""
         same = before is not None and (before.why, before.detail) == (error.why, error.detail)
         if error.pod is not None and not same:
-            log.warning("not bound", extra={"reason": error.why.value, "detail": str(error)})
+            fields = {"namespace": error.pod.namespace, "pod": error.pod.name, "uid": error.pod.uid}
+            why = {"reason": error.why.value, "detail": str(error)}
+            log.warning(
+                "container not bound", extra={**fields, "container": error.container, **why}
+            )
             self._events.refused(error)
 
 

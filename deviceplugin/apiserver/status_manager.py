@@ -131,7 +131,7 @@ class StatusManager:
             try:
                 seconds = self.round()
             except Exception:
-                log.exception("writing to the API server failed on a defect")
+                log.exception("unexpected error while writing to the API server")
                 seconds = NODE_SECONDS
             self._awake.wait(seconds)
             self._awake.clear()
@@ -204,7 +204,7 @@ class StatusManager:
         except (SourceError, DroppedError) as error:
             self._failed(write, error, None)
         except Exception:
-            log.exception("writing to the API server failed on a defect", extra=key.fields())
+            log.exception("unexpected error while writing to the API server", extra=key.fields())
             self._count(key.target, WriteResult.FAILED)
             self._backoff.add(key, now, write.version)
         else:

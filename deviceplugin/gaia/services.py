@@ -121,7 +121,7 @@ class GaiaServices:
         """
         for uid in self._folder.pods():
             if uid not in uids:
-                log.info("a pod that is gone had limits", extra={"uid": uid})
+                log.info("limits of a deleted pod are removed", extra={"uid": uid})
                 self.stop_serving(uid)
 
     def refresh(self) -> None:
@@ -133,7 +133,7 @@ class GaiaServices:
         except (SourceError, OSError) as error:  # the mirrored driver may not be the loaded one
             self._mirrored, self._problem = None, str(error)
         if self._problem and self._problem != old_problem:
-            log.warning("the driver cannot be provided to some containers: %s", self._problem)
+            log.warning("driver not available to some containers", extra={"reason": self._problem})
         if self._mirrored and self._mirrored != before:
             log.info("the driver is available to containers", extra=_fields(self._mirrored))
             self._notify()
@@ -145,7 +145,7 @@ class GaiaServices:
                 try:
                     keep()
                 except Exception:
-                    log.exception("keeping gpu-manager's files failed on a defect")
+                    log.exception("unexpected error while keeping gpu-manager's files")
             self._stopping.wait(REFRESH_SECONDS)
 
     def _require_driver(self, tenant: AdmittedPod) -> None:

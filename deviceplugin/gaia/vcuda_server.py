@@ -173,7 +173,7 @@ class _Pod:
         except (SourceError, OSError) as error:
             self._result = VcudaRefusal(grpc.StatusCode.UNAVAILABLE, str(error))
         except Exception:
-            log.exception("registering failed on a defect")
+            log.exception("unexpected error while registering a container")
             self._result = VcudaRefusal(grpc.StatusCode.INTERNAL, "a defect in the device plugin")
         else:
             self._result = find_files

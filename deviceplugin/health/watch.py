@@ -132,7 +132,7 @@ class HealthWatch:
             try:
                 self._sample_once()
             except Exception:
-                log.exception("judging the devices failed on a defect")
+                log.exception("unexpected error while judging the health of devices")
             if self._collector.fatal:
                 self._on_fatal()
                 return
@@ -153,9 +153,9 @@ class HealthWatch:
         sample = self._collector.data(now)
         if sample is None:
             detail = self._collector.health().last_error
-            self._become(lambda health: missed(health, detail, now, rules))
+            self._update(lambda health: missed(health, detail, now, rules))
             return
-        self._become(lambda health: seen(health, sample, now, rules))
+        self._update(lambda health: seen(health, sample, now, rules))
         if not self._first.is_set():
             # First: without a thread for it, the next sample is the first one again.
             threading.Thread(target=self._listen, name="events", daemon=True).start()
@@ -171,17 +171,17 @@ class HealthWatch:
                     self._hear(xids)
                     known = xids
             except Exception:
-                log.exception("hearing events failed on a defect")
+                log.exception("unexpected error while waiting for events of the driver")
                 self._stopping.wait(EVENT_WAIT_SECONDS)
 
     def _hear(self, xids: tuple[XidCount, ...]) -> None:
         before, now, rules = self._health, time.monotonic(), self._rules
-        after = self._become(lambda health: heard(health, xids, now, rules))
+        after = self._update(lambda health: heard(health, xids, now, rules))
         blamed_on_none = UNKNOWN_DEVICE, UnhealthyReason.XID
         if after.events.get(blamed_on_none, 0) > before.events.get(blamed_on_none, 0):
             log.warning("a critical XID names no device: all devices keep their health")
 
-    def _become(self, judged: Callable[[Health], Health]) -> Health:
+    def _update(self, judged: Callable[[Health], Health]) -> Health:
         """Change the health by ``judged``, and report changes to the users of devices."""
         with self._lock:
             before = self._health
@@ -189,12 +189,13 @@ class HealthWatch:
             news = changes(before, after)
             for change in news:
                 level, state = _LEVELS[change.healthy]
-                log.log(level, "%s: %s", state, change.detail, extra={"device": change.uuid})
+                fields = {"device": change.uuid, "state": state, "detail": change.detail}
+                log.log(level, "device health changed", extra=fields)
             if news:
                 try:
                     self._changed(after)
                 except Exception:
-                    log.exception("reporting a device's health failed on a defect")
+                    log.exception("unexpected error while reporting the health of devices")
             return after
 
 

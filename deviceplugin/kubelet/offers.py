@@ -81,7 +81,8 @@ class Offers:
         try:
             offer = offered(codec, resource, devices, self._unit_of(resource))
         except ClaimError as error:  # a GPU without UUID or memory: no list can be made
-            log.error("%s is not offered: %s", resource, error)  # noqa: TRY400  # no traceback
+            fields = {"resource": resource, "err": str(error)}
+            log.error("resource not offered", extra=fields)  # noqa: TRY400  # no traceback
             self._listed(resource, None)
             return
         if isinstance(offer, TooLong):
@@ -93,7 +94,7 @@ class Offers:
             )
             self._listed(resource, None)
             if news:
-                log.error("%s", offer)
+                log.error("list too long", extra={"resource": resource, "detail": str(offer)})
                 self._too_long(offer)
             return
         self._refused.pop(resource, None)

@@ -211,7 +211,7 @@ class ResourceServer:
             with self._lock:
                 self._outcomes[RegistrationOutcome.REGISTERED] += 1
                 self._problem = ""
-            log.info("registered", extra={"resource": self._resource, "socket": name})
+            log.info("resource registered", extra={"resource": self._resource, "socket": name})
 
     def _serve(self) -> str:
         """Serve on a new socket; returns its name. Raises SocketError."""
@@ -255,7 +255,9 @@ class ResourceServer:
             self._outcomes.update(outcomes)
             news, self._problem = problem != self._problem, problem
         if news:
-            log.warning("not registered", extra={"resource": self._resource, "err": problem})
+            log.warning(
+                "resource not registered", extra={"resource": self._resource, "err": problem}
+            )
 
 
 LOOK_SECONDS: Final = 0.2
@@ -327,7 +329,7 @@ class Registrar:
                 try:
                     server.check(kubelet, time.monotonic())
                 except Exception:
-                    log.exception("a resource could not be looked after")
+                    log.exception("unexpected error while keeping a resource registered")
             self._wake.wait(LOOK_SECONDS)
 
     def _remove_left_behind(self) -> None:
@@ -342,7 +344,9 @@ class Registrar:
             try:
                 if path.is_socket() and not is_served(str(path)):
                     path.unlink()
-                    log.info("removed a socket left behind", extra={"path": printable(str(path))})
+                    log.info(
+                        "socket of an earlier process removed", extra={"path": printable(str(path))}
+                    )
             except OSError as error:
                 what = {"path": printable(str(path)), "err": str(error)}
                 log.warning("a socket left behind cannot be removed", extra=what)

@@ -116,7 +116,7 @@ class Recovery:
         foreign = sum(tenant.foreign for tenant in recovered.allocation_state.tenants.values())
         counted = {"tenants": len(recovered.allocation_state.tenants), "foreign": foreign}
         open_ = {"conflicts": len(recovered.conflicts), "unsettled": len(recovered.unsettled)}
-        log.info("recovered", extra={**counted, **open_})
+        log.info("allocation state recovered", extra={**counted, **open_})
         return recovered
 
     def _known(self) -> tuple[Pod, ...] | None:
@@ -137,7 +137,7 @@ class Recovery:
         own = admitted_before or self._content.trusted(assignments or ())
         snapshot = probe.probe(GpuSample(gpus), devices, own, pods, now)
         for failure in snapshot.failures:
-            log.warning("recovery continues without a source: %s", failure)
+            log.warning("recovery continues without a source", extra={"err": failure})
         written = self._injector.written()
         sources = RecoverySources(
             snapshot.ledger, assignments, pods, snapshot.live_pods, written, booted_at()

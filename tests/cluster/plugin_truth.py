@@ -182,7 +182,9 @@ class Stage:
             assert (binding.name, binding.shares) == (one.name, (share,))
 
         metrics = plugin.metrics()
-        blamed = {line["pod"] for line in plugin.log_lines() if line["msg"] == "conflict"}
+        blamed = {
+            line["pod"] for line in plugin.log_lines() if line["msg"] == "allocation conflict found"
+        }
         assert metrics["vgpu_plugin_conflicts",] == 0 or set() < blamed <= self.crossed
         assert metrics["vgpu_plugin_tenants", "unbooked"] == 0
         assert metrics["vgpu_plugin_tenants", "foreign"] == 0

@@ -85,7 +85,9 @@ def client(control_plane):
 def shares(plugin, pod):
     """Container -> the name that it is bound under, newest last."""
     uid = pod["metadata"]["uid"]
-    bound = (one for one in plugin.log_lines() if one["msg"] == "bound" and one["uid"] == uid)
+    bound = (
+        one for one in plugin.log_lines() if one["msg"] == "container bound" and one["uid"] == uid
+    )
     return {one["container"]: one["share"] for one in bound}
 
 

@@ -116,7 +116,7 @@ def timed(figure, what):
 
 def registered_at(plugin):
     """When all its resources were last registered, by its log; unix seconds."""
-    lines = [line for line in plugin.log_lines() if line["msg"] == "registered"]
+    lines = [line for line in plugin.log_lines() if line["msg"] == "resource registered"]
     last = {line["resource"]: datetime.fromisoformat(line["ts"]).timestamp() for line in lines}
     return min(last.values())
 

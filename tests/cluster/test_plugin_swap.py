@@ -78,15 +78,17 @@ def seen(client, pod):
 
 def guesses_gone_wrong(lines, order):
     """Swaps of a plugin that serves the oldest promise first, for the kubelet's order of asking."""
-    asked = {line["share"]: at for at, line in enumerate(lines) if line["msg"] == "answered"}
-    owners = {line["share"]: line["pod"] for line in lines if line["msg"] == "bound"}
+    asked = {
+        line["share"]: at for at, line in enumerate(lines) if line["msg"] == "Allocate answered"
+    }
+    owners = {line["share"]: line["pod"] for line in lines if line["msg"] == "container bound"}
     truth = [owners[share] for share in sorted(owners, key=asked.__getitem__) if share in asked]
     mine = [pod for pod in truth if pod in order]
     return sum(guess != pod for guess, pod in zip(order, mine, strict=False))
 
 
 def registrations(plugin):
-    return sum(line["msg"] == "registered" for line in plugin.log_lines())
+    return sum(line["msg"] == "resource registered" for line in plugin.log_lines())
 
 
 def has_list(plugin, since):

@@ -80,7 +80,9 @@ def check(kind, plugin, plain, pod, ask):
     seen = Sight.of(plugin.node, pod)
     own = seen.beyond(plain)
     uid = pod["metadata"]["uid"]
-    bound = [one for one in plugin.log_lines() if one["msg"] == "bound" and one["uid"] == uid]
+    bound = [
+        one for one in plugin.log_lines() if one["msg"] == "container bound" and one["uid"] == uid
+    ]
     name = bound[-1]["share"]
     given = kind.given(plugin, pod, "main", ask, name)
     env, mounts = dict(given.env), dict(given.mounts)
@@ -141,7 +143,7 @@ def test_pods_of_one_gpu_that_cross_have_their_own_limits_all_the_same(
         let_it_see(kind, plugin, witness)
     for name, pod in made.items():
         check(kind, plugin, plain, plugin.client.wait_for(pod, objects.ready, "Ready"), asks[name])
-    answered = [one["likeliest"] for one in plugin.log_lines() if one["msg"] == "answered"]
+    answered = [one["likeliest"] for one in plugin.log_lines() if one["msg"] == "Allocate answered"]
     assert f"{space}/first" in answered[-2]  # which was asked for the second one
 
 

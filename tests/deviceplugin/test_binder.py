@@ -741,7 +741,7 @@ def test_what_becomes_of_a_gpu_outlives_a_look_that_fails(parts, monkeypatch, ca
     bench.api.known = failing
     bench.binder.offer(ill(bench))
     wait_unhealthy(bench, A)
-    assert "a defect" in caplog.text
+    assert "unexpected error" in caplog.text
 
 
 # ---------------------------------------------------------------- waiting
@@ -866,7 +866,7 @@ def test_the_files_of_a_pod_are_removed_when_it_has_left(parts):
     assert bench.injector.written() == {kept, gone}
     bench.remove(first)
     bench.look_at_all()
-    (left,) = bench.watcher.wait("left")
+    (left,) = bench.watcher.wait("pod_left")
     assert left.pod.uid == "a"
     assert bench.binder.settled(PATIENT)
     assert bench.saved().keys() == {"b"}

@@ -206,12 +206,12 @@ def test_the_keeper_starts_before_it_learns_which_pods_exist():
     def part(name):
         return SimpleNamespace(start=lambda *_: begun.append(name))
 
-    nobody = dict.fromkeys(("pods", "own", "injector", "checkpoint"))
+    nobody = dict.fromkeys(("pods", "content", "injector", "checkpoint"))
     parts = SimpleNamespace(
         adapter=SimpleNamespace(codec=None),
-        offers=SimpleNamespace(become=lambda _: ()),
+        offers=SimpleNamespace(update=lambda _: ()),
         _options=PluginOptions(),
-        _outside=SimpleNamespace(keeper=part("keeper"), **nobody),
+        _connections=SimpleNamespace(services=part("keeper"), **nobody),
         **{name: part(name) for name in ("binder", "status_manager", "registrar")},
     )
     Service.start(parts, None)
@@ -306,7 +306,7 @@ def test_while_it_waits_for_the_api_server_it_ends_in_good_order(bench):
         bench.start()
         bench.wait_until(lambda: 'msg="web server ready"' in bench.log(), "serving")
         assert bench.stop() == 0
-    assert "not heard yet" not in bench.log()
+    assert "no answer from the API server yet" not in bench.log()
 
 
 @pytest.mark.slow
@@ -426,4 +426,4 @@ def test_a_checkpoint_of_gpu_managers_that_cannot_be_read_is_logged_and_is_no_fa
         (tmp_path / "gpumanager_internal_checkpoint").write_text("{")
         bench.start()
         bench.wait_ready()
-        assert "gpu-manager's checkpoint: " in bench.log()
+        assert "gpu-manager's checkpoint has a problem" in bench.log()

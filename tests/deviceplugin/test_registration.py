@@ -327,7 +327,7 @@ def test_a_defect_in_one_look_does_not_end_the_looking(kubelet, registrar, monke
     monkeypatch.setattr(ResourceServer, "check", broken_once)
     registrar.offer(NUMBER, listed("a"))
     wait_registered(registrar)
-    assert "could not be looked after" in caplog.text
+    assert "unexpected error while keeping a resource registered" in caplog.text
 
 
 def test_a_list_that_was_read_for_long_is_a_success_after_failures(kubelet, allocator, folder):
