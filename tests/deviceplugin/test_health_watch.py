@@ -201,9 +201,9 @@ def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_reported_missing_once
         assert not watched.watch.wait_first(0)
         driver.write(devices=gpus())
         wait_first(watched.watch)
-    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    warnings = [each for each in caplog.records if each.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert "DRIVER_NOT_LOADED" in warnings[0]
+    assert "DRIVER_NOT_LOADED" in warnings[0].err
 
 
 def test_a_driver_that_is_never_there_is_looked_for_ever_more_rarely():
