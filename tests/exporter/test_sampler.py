@@ -513,9 +513,10 @@ def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
             path.write_bytes(data.replace(victim, victim[:-4] + b"dead"))
     for _ in range(3):
         bench.sampler.sample()
-    warnings = [r for r in caplog.records if "does not have" in r.getMessage()]
-    assert 0 < len(warnings) <= changed
-    assert len({r.getMessage() for r in warnings}) == len(warnings)
+    refusals = [vars(record) for record in caplog.records if record.msg == "input refused"]
+    objects = [each["object"] for each in refusals if each["reason"] == Reason.UNKNOWN_DEVICE]
+    assert 0 < len(objects) <= changed
+    assert len({*objects}) == len(objects)
 
 
 def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(

@@ -163,7 +163,7 @@ def limit_statements(limits, pods, names):
     return statements, [each for each in stated if isinstance(each, Malformed)]
 
 
-def test_of_cores_a_limit_file_says_what_was_asked_for():
+def test_a_limit_file_reports_the_requested_cores():
     (statement,), _ = limit_statements([gaia()], [], {})
     assert statement.source is Source.LIMIT_FILE
     assert (statement.pod.uid, statement.container) == ("u1", "main")

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.builders.registry import BUILDERS, AdapterBuilder, Surroundings, builder_of
+from deviceplugin.builders.registry import BUILDERS, AdapterBuilder, AdapterInputs, builder_of
 from deviceplugin.flags import options_from
 from deviceplugin.main import command as plugin_command
 from exporter.main import command as exporter_command
@@ -87,7 +87,7 @@ def test_the_plugin_makes_its_adapter_by_the_name_in_the_row(toy, monkeypatch):
     ctx = plugin_command.make_context("device-plugin", ["--scheme", "toy"])
     options = options_from(ctx)
     assert options.scheme is toy
-    assert builder_of(options.scheme).make(options, Surroundings()) is made
+    assert builder_of(options.scheme).make(options, AdapterInputs()) is made
 
 
 def test_without_its_row_nobody_knows_it(tmp_path):

@@ -20,7 +20,9 @@ from vgpu.apiserver.client import ApiClient
 
 def anonymous_access(server):
     """Access to a server without authentication."""
-    return Access(server, with_own_connections(urllib3.PoolManager(maxsize=CONNECTIONS)))
+    return Access(
+        server.rstrip("/"), with_own_connections(urllib3.PoolManager(maxsize=CONNECTIONS))
+    )
 
 
 class Answers(ThreadingHTTPServer):

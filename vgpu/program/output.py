@@ -13,9 +13,7 @@ import sys
 from typing import Final
 
 import click
-import msgspec
 
-from vgpu.model.document_text import json_text, yaml_text
 from vgpu.model.printable_text import printable, printable_lines
 
 
@@ -88,8 +86,3 @@ def is_confirmed(question: str) -> bool:
         if answer is not None:
             return answer
         say("Error: answer y or n", err=True)
-
-
-def print_document(document: msgspec.Struct, output: str) -> None:
-    """Print the document as ``json`` or ``yaml``."""
-    say_text(f"{json_text(document)}\n" if output == "json" else yaml_text(document))

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.style import Style
 
 from vgpu.model.units import count
-from vgpu.program.output import print_document
 from vgpu.program.terminal import (
     BAD,
     BOLD,
@@ -28,6 +27,7 @@ from vgpu.program.terminal import (
     write,
 )
 from vgpucli.doctor.model import Diagnosis, DoctorFinding, Severity
+from vgpucli.document_output import print_document
 
 API_VERSION: Final = "vgpu.dev/v1alpha1"
 

@@ -10,7 +10,7 @@ import msgspec
 from vgpu.model.documentation import page
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import print_document
+from vgpucli.document_output import print_document
 from vgpucli.flags import ACCESS, unit_flags
 from vgpucli.measure_flags import measure_flags, measuring
 

@@ -26,8 +26,9 @@ from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import print_document, say
+from vgpu.program.output import say
 from vgpu.schemes.registry import registry
+from vgpucli.document_output import print_document
 from vgpucli.fit.answer import answer, exclusions, move
 from vgpucli.fit.document import fit_document
 from vgpucli.fit.manifest import pod_of_requests, pods_of_manifest

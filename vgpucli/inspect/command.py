@@ -28,9 +28,10 @@ from vgpu.model.names import PodRef, Scheme
 from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import print_document, say_text
+from vgpu.program.output import say_text
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
+from vgpucli.document_output import print_document
 from vgpucli.flags import unit_flags
 from vgpucli.inspect.read import (
     Read,

@@ -12,10 +12,11 @@ from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.model.units import percentage, rounded_size
-from vgpu.program.output import print_document, say
+from vgpu.program.output import say
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
+from vgpucli.document_output import print_document
 from vgpucli.group_usage import GroupUsage, GroupUse, MeasuredUse, group_usage, owner_of
 from vgpucli.inspect.document import API_VERSION
 from vgpucli.inspect.read import Read

@@ -146,7 +146,7 @@ class DevicePlugin:
             )
             listened.set()
             with self._changed:
-                self._changed.wait_for(lambda listed=listed: self._stopping or listed != self._healthy)
+                self._changed.wait_for(lambda sent=listed: self._stopping or sent != self._healthy)
 
     def _allocate(self, request: Any, _context: grpc.ServicerContext) -> Any:
         asked = [tuple(each.devices_ids) for each in request.container_requests]
