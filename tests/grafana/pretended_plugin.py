@@ -41,7 +41,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
     role = VolcanoAdapter(Volcano(VOLCANO, memory_factor=factor))
     unit_of = partial(builder_of(role.scheme).unit_of, role)
     offers = Offers(role, unit_of, lambda *_: None, lambda _: None)
-    devices = offers.become(health)
+    devices = offers.update(health)
     events = {(uuid, reason.value): count for (uuid, reason), count in health.events.items()}
     return PluginView(
         scheme="volcano",
