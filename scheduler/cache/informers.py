@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.cached_node import pod_key
@@ -29,6 +29,8 @@ _OF_QUOTAS: Final = frozenset({"namespaces", "resourcequotas"})
 
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """Maximum interval between two tries to reach the API server, in seconds: pods wait meanwhile."""
+
+_Object = TypeVar("_Object")
 
 NamedConfigMap = tuple[str, Mapping[str, str]]
 """A ConfigMap's name and data."""
@@ -57,53 +59,37 @@ class ClusterInformers:
         self._changed = threading.Condition()
         self._fresh_until = -math.inf
         """Time until which no kind can be stale, so that a request does not ask each informer."""
-        self.pods: Informer[Pod] = Informer(
+        self.pods: Informer[Pod] = self._informer(
             list_watch.pods(server),
             "pods",
             key=_pod_key,
             keep=shares_gpus,
             enqueue=self._pod,
-            changed=lambda: self._feed("pods"),
-            longest_pause=LONGEST_PAUSE_SECONDS,
-            list_after=STALE_SECONDS,
-            clock=clock,
         )
-        self.nodes: Informer[Node] = Informer(
+        self.nodes: Informer[Node] = self._informer(
             list_watch.nodes(server),
             "nodes",
             key=_name,
             enqueue=self._node,
-            changed=lambda: self._feed("nodes"),
-            longest_pause=LONGEST_PAUSE_SECONDS,
-            list_after=STALE_SECONDS,
-            clock=clock,
         )
         maps = {
             scheme.row.unhealthy_map.namespace: scheme.row.unhealthy_map
             for scheme in cache.schemes
             if scheme.row.unhealthy_map
         }
-        self._namespaces: Informer[Namespace] = Informer(
+        self._namespaces: Informer[Namespace] = self._informer(
             list_watch.namespaces(server),
             "namespaces",
             key=_name,
             keep=declares_quota,
             enqueue=lambda name: cache.set_namespace(name, self._namespaces.get(name)),
-            changed=lambda: self._feed("namespaces"),
-            longest_pause=LONGEST_PAUSE_SECONDS,
-            list_after=STALE_SECONDS,
-            clock=clock,
         )
-        self._quotas: Informer[ResourceQuota] = Informer(
+        self._quotas: Informer[ResourceQuota] = self._informer(
             list_watch.resource_quotas(server),
             "resourcequotas",
             key=_quota_key,
             keep=lambda quota: bool(quota.hard),
             enqueue=self._quota,
-            changed=lambda: self._feed("resourcequotas"),
-            longest_pause=LONGEST_PAUSE_SECONDS,
-            list_after=STALE_SECONDS,
-            clock=clock,
         )
         self._all: dict[str, Informer[Any]] = {"pods": self.pods, "nodes": self.nodes}
         if quotas:
@@ -125,17 +111,37 @@ class ClusterInformers:
                 self._set_gpu_admission(informer.get(GPU_QUOTA))
             self._feed(name)
 
-        informer: Informer[NamedConfigMap] = Informer(
+        informer: Informer[NamedConfigMap] = self._informer(
             ListWatch(server, NAMED_CONFIG_MAPS, namespace=namespace),
             name,
             key=lambda config: config.name if isinstance(config, MalformedObject) else config[0],
             keep=lambda config: config[0].startswith(prefix) or config[0] == GPU_QUOTA,
             changed=changed,
+        )
+        return informer
+
+    def _informer(
+        self,
+        objects: ListWatch[_Object],
+        name: str,
+        *,
+        key: Callable[[_Object | MalformedObject], str],
+        keep: Callable[[_Object], bool] = lambda _: True,
+        enqueue: Callable[[str], object] = lambda _: None,
+        changed: Callable[[], object] | None = None,
+    ) -> Informer[_Object]:
+        """An informer of the cache; without ``changed`` each change feeds its kind."""
+        return Informer(
+            objects,
+            name,
+            key=key,
+            keep=keep,
+            enqueue=enqueue,
+            changed=changed or (lambda: self._feed(name)),
             longest_pause=LONGEST_PAUSE_SECONDS,
             list_after=STALE_SECONDS,
             clock=self._clock,
         )
-        return informer
 
     def start(self) -> None:
         """Begin to follow."""
