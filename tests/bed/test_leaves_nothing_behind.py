@@ -196,3 +196,16 @@ def test_what_a_killed_sweeper_left_is_swept_by_the_next(sessions, tools):
         assert not marker.exists()
         assert not left_of(session.number)["cgroups"]
     nothing_is_left_of(session.number)
+
+
+def test_a_session_in_another_network_namespace_has_another_number_and_sweeps_nothing_of_ours():
+    take = "from tests.support.bed.workplace import Workplace as W\nwith W() as w: print(w.number)"
+    with Workplace() as ours:
+        marker = ours.subfolder("marker")
+        there = subprocess.check_output(
+            ["unshare", "--net", sys.executable, "-c", take], cwd=ROOT, text=True
+        )
+        assert int(there) != ours.number
+        assert marker.exists()
+    nothing_is_left_of(int(there))
+    nothing_is_left_of(ours.number)

@@ -12,13 +12,15 @@ All of this outlives a process, so a sweeper stands by: a process of its own ses
 until this one is gone, however it ended, and then removes everything. A normal end takes the same
 way. Should the sweeper be killed too, the next session sweeps first.
 
-A number is held by an abstract unix socket of the name ``vgpu-bed-<n>``: like the bridge it
-belongs to the network namespace, and the kernel frees it with its last holder, the sweeper.
+A number is held twice: by an abstract unix socket of the name ``vgpu-bed-<n>``, which like the
+bridge belongs to the network namespace, and by a lock (flock(2)) on the folder, which sessions in
+other network namespaces share. The kernel frees both with their last holder, the sweeper.
 
 The file is the sweeper's program as well, which is why it needs nothing but the standard library.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -57,8 +59,6 @@ class Workplace:
                 break
         else:
             raise RuntimeError("all test beds of this machine are in use")
-        if _folder(number).exists():  # its sweeper was killed since the leftovers were swept
-            _sweep(number, _folder(number))
         self.number, self.bridge, self.folder = number, _bridge(number), _folder(number)
         self.address = f"{self._subnet}.0.1"
         self._nodes = set(NODES)
@@ -67,12 +67,12 @@ class Workplace:
             [sys.executable, "-IS", __file__, str(number), self.folder],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[held.fileno()],  # so that the number stays taken until it has swept
+            pass_fds=held,  # so that the number stays taken until it has swept
             start_new_session=True,
             cwd="/",
             text=True,
         )
-        held.close()
+        _release(held)
         routes = [
             f"route add {self.pod_subnet(node)} via {self.node_address(node)} dev {self.bridge}"
             for node in NODES
@@ -83,7 +83,6 @@ class Workplace:
             f"link set {self.bridge} up",
         ]
         try:
-            self.folder.mkdir(mode=0o700)
             ip_batch([*up, *routes])
         except BaseException:
             self.close()
@@ -207,15 +206,50 @@ def _cgroup_prefix(number: int) -> str:
     return f"vgpu-bed-{number}-"
 
 
-def _hold(number: int) -> socket.socket | None:
-    """What holds the number while it is open, here or in a child; None when it is taken."""
-    held = socket.socket(socket.AF_UNIX)
+def _hold(number: int) -> list[int] | None:
+    """Make the folder, empty, and hold the number while these descriptors are open, here or in a
+    child; None when it is taken.
+    """
+    left = _left(number)
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(f"\0vgpu-bed-{number}")
+        except OSError:
+            return None
+        if (lock := _lock(number)) is not None and left:  # its sweeper was killed
+            _sweep(number, _folder(number))
+            os.close(lock)
+            lock = _lock(number)
+        return None if lock is None else [name.detach(), lock]
+
+
+def _left(number: int) -> bool:
+    return _folder(number).exists() or _bridge(number) in _links()
+
+
+def _lock(number: int) -> int | None:
+    """A descriptor of the folder, made if need be, that alone has its lock; None: another has it.
+
+    The lock belongs to the folder that the path names: a sweeper may have removed the one that
+    was opened.
+    """
+    folder = _folder(number)
+    folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        held.bind(f"\0vgpu-bed-{number}")
-    except OSError:
-        held.close()
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
         return None
-    return held
+    with contextlib.suppress(OSError):
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(held), folder.stat()):
+            return held
+    os.close(held)
+    return None
+
+
+def _release(held: list[int]) -> None:
+    for descriptor in held:
+        os.close(descriptor)
 
 
 def _raise_inotify_limit() -> None:
@@ -231,9 +265,9 @@ def _raise_inotify_limit() -> None:
 def _sweep_leftovers() -> None:
     """Sweep the beds that nobody holds any more."""
     for number in NUMBERS:
-        if _folder(number).exists() and (held := _hold(number)):
-            with held:
-                _sweep(number, _folder(number))
+        if _left(number) and (held := _hold(number)):
+            _sweep(number, _folder(number))
+            _release(held)
 
 
 def _sweep(number: int, folder: Path) -> None:
@@ -241,13 +275,18 @@ def _sweep(number: int, folder: Path) -> None:
 
     def sweep() -> None:
         _remove_cgroups(f"{_cgroup_prefix(number)}*")
-        if _bridge(number) in (name for _, name in socket.if_nameindex()):
+        if _bridge(number) in _links():
             ip_batch([f"link delete {_bridge(number)}"])
         _refuse_mounts_below(folder)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
 
     _insist(sweep)
+
+
+def _links() -> list[str]:
+    """The network interfaces of this network namespace."""
+    return [name for _, name in socket.if_nameindex()]
 
 
 def _insist(remove: Callable[[], None]) -> None:
