@@ -6,9 +6,11 @@ A process has the cache of a cluster with 8 GPUs a node, in HAMi's form, and ser
 pods a second change in it meanwhile. The client sends one request after another over one
 connection, as kube-scheduler does. Times are wall times of the client, from the first byte
 of a request to the last of its answer. The first requests of a kind are not counted: they compute
-what the later ones find. "Mixed" are pods of eight sizes that are not bound yet when the next one
-comes, so that filter counts them. "Quota of a model" are pods of a namespace with a limit of
-one GPU model, which depends on the GPUs of each node.
+what the later ones find. "Never seen" are pods of sizes that no node has answered yet, each once;
+"300 sizes, rejected again" are as many waiting pods that no node takes, in turn. "Mixed" are pods
+of eight sizes that are not bound yet when the next one comes, so that filter counts them. "Quota of
+a model" are pods of a namespace with a limit of one GPU model, which depends on the GPUs of each
+node.
 
 A figure is of the median round: half of the rounds were at least as fast, and the fastest and the
 slowest stand beside it. It is what a budget is compared with, so a machine with other work can
@@ -17,6 +19,7 @@ exceed it. There is no peer: HAMi's extender is in no package registry.
 
 import argparse
 import http.client
+import itertools
 import json
 import random
 import resource
@@ -46,12 +49,15 @@ from vgpu.web.server import WebServer  # noqa: E402
 GPUS, SHARES, MEMORY_MIB = 8, 10, 16384
 EVENTS_A_SECOND = 50
 SIZES = tuple(range(1024, 8 * 1024 + 1, 1024))
+WAITING = 300
 BUDGETS_MS = {
     "500 names, p50": 1.0,
     "500 names, p99": 5.0,
     "mixed, 500 names, p99": 5.0,
     "5000 names, p99": 20.0,
     "mixed, 5000 names, p99": 20.0,
+    "never seen, 5000 names, p50": 25.0,
+    "300 sizes, rejected again, 5000 names, p50": 10.0,
     "rejected again, 500 names, p50": 1.0,
     "rejected again, 500 names, p99": 1.0,
     "quota of a model, 500 names, p50": 1.0,
@@ -79,11 +85,12 @@ def node(number):
 def pod(number, nodes):
     place = number % nodes
     device = f"GPU-{place}-{number // nodes % GPUS}"
+    memory = random.Random(number).randrange(4096, 12288)  # so that no two GPUs are alike
     return Pod(
         PodRef(f"uid-{number}", "ml", f"pod-{number}"),
         node=f"node-{place:05}",
-        annotations={"hami.io/vgpu-devices-allocated": f"{device},NVIDIA,8192,30:;"},
-        containers=(Container("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}),),
+        annotations={"hami.io/vgpu-devices-allocated": f"{device},NVIDIA,{memory},30:;"},
+        containers=(Container("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}),),
         phase="Running",
     )
 
@@ -126,6 +133,28 @@ def body(names, memory, uid="new", namespace="ml"):
     sent = {"metadata": metadata, "spec": {"containers": containers}, "status": {}}
     whole = {"Pod": sent, "Nodes": None, "NodeNames": names}
     return json.dumps(whole, separators=(",", ":")).encode()  # as kube-scheduler sends it
+
+
+UNSEEN = itertools.count(500)
+
+KINDS = {
+    "": lambda offer, _: body(offer, 4096),
+    "never seen, ": lambda offer, _: body(offer, next(UNSEEN)),
+    "rejected again, ": lambda offer, _: body(offer, MEMORY_MIB + 1),
+    "300 sizes, rejected again, ": lambda offer, number: body(
+        offer, MEMORY_MIB + 1 + number % WAITING, f"waits-{number % WAITING}"
+    ),
+    "quota of a model, ": lambda offer, _: body(offer, 4096, namespace="limited"),
+    "quota of a model, never seen, ": lambda offer, _: body(
+        offer, next(UNSEEN), namespace="limited"
+    ),
+    "mixed, ": lambda offer, number: body(offer, SIZES[number % len(SIZES)], f"new-{number}"),
+}
+"""The body of a request by its kind, from the offered names and the number of the request."""
+
+
+def bodies(kind, offers):
+    return [KINDS[kind](offer, number) for number, offer in enumerate(offers)]
 
 
 def measured(connection, bodies):
@@ -176,24 +205,15 @@ def main():
             (names * 2)[start : start + count]
             for start in (number * count % args.nodes for number in range(args.requests))
         ]
-        kinds = {
-            "": [body(offer, 4096) for offer in offers],
-            "rejected again, ": [body(offer, MEMORY_MIB + 1) for offer in offers],
-            "quota of a model, ": [body(offer, 4096, namespace="limited") for offer in offers],
-            "mixed, ": [
-                body(offer, SIZES[number % len(SIZES)], f"new-{number}")
-                for number, offer in enumerate(offers)
-            ],
-        }
-        for kind, bodies in kinds.items():
-            measured(connection, bodies)
-            rounds = [measured(connection, bodies) for _ in range(args.rounds)]
+        for kind in KINDS:
+            measured(connection, bodies(kind, offers))
+            rounds = [measured(connection, bodies(kind, offers)) for _ in range(args.rounds)]
             for part, label in ((0.5, "p50"), (0.99, "p99")):
                 of_rounds = [quantile(times, part) for times in rounds]
                 took = statistics.median(of_rounds)
                 name = f"{kind}{count} names, {label}"
                 spread = f"rounds {min(of_rounds):.2f} to {max(of_rounds):.2f}"
-                print(f"  {name:36} {took:8.2f} ms   ({spread})")
+                print(f"  {name:48} {took:8.2f} ms   ({spread})")
                 if name in BUDGETS_MS:
                     print(f"    {budgets.hold(name, took, BUDGETS_MS[name], 'ms')}")
     server.stdin.close()

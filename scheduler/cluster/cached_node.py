@@ -108,13 +108,15 @@ class CachedNode:
 
         Nothing is kept on it for a single pod, and nothing for a time.
         """
-        if (
+        return self._keeps_nothing and self.as_found_by(demand) is self
+
+    @property
+    def _keeps_nothing(self) -> bool:
+        return not (
             self.foreign_reservations
             or self.held
             or (self._view is not None and self._view.until is not None)
-        ):
-            return False
-        return self.as_found_by(demand) is self
+        )
 
     def take_ended(self, now: float) -> bool:
         """Whether the time of something that is kept free has ended since this was last asked."""
@@ -255,6 +257,15 @@ class CachedNode:
         if isinstance(candidate, PlacementRefusal):
             return 0
         return count_pods(scheme.dialect, demand, candidate, most).pods
+
+    def plain_candidate(self, now: float) -> CandidateNode | None:
+        """The node's GPUs in use, if all pods but those that it has reserved for find them so, and
+        always; None if a pod has to ask.
+        """
+        view = self.view(now)
+        if view is None or view.reason is not None or view.standing or not self._keeps_nothing:
+            return None
+        return view.candidate
 
     def candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
         """The node's GPUs in use, or why it takes no pod of the scheme at all."""

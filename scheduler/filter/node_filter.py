@@ -20,6 +20,7 @@ import msgspec
 from scheduler.cluster.cached_node import CachedNode
 from scheduler.cluster.cluster_state import ClusterState
 from scheduler.cluster.demands import DemandShape
+from scheduler.filter.node_columns import NodeColumns
 from scheduler.filter.refusals import UNKNOWN, NodeAnswer, RefusedNodes
 from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand
@@ -29,6 +30,9 @@ from vgpu.placement.result import PlacementReason, PlacementRefusal, PlacementRe
 
 MOST_KEYS: Final = 128
 """Maximum number of keys whose answers are remembered; the least recently used are forgotten."""
+
+MOST_ALONE: Final = 64
+"""Maximum number of nodes that are asked one by one for a demand that stands alone."""
 
 MOST_DISTINCT: Final = 10_000
 """Maximum number of different answers that nodes share."""
@@ -176,6 +180,9 @@ class NodeFilter:
         self._of_all: dict[int, AbstractSet[NodeAnswer]] = {}
         """The answers of all nodes by the shape's number, where each refuses for the same cause."""
         self._memos: list[NodeMemo[Any]] = [self._known]
+        self._columns = {name: NodeColumns() for name in schemes}
+        self._systems: dict[str, str | PlacementReason] = {}
+        """The name of each node's sharing system, or why it has none, by the node's name."""
 
     def forget_also(self, memo: NodeMemo[Any]) -> None:
         """Forget a node in this memo, too, whenever the answers of the node are forgotten."""
@@ -192,6 +199,11 @@ class NodeFilter:
         """The placement of the pod on the node, which is computed each time."""
         found = self.found_by(demand, name)
         return _UNKNOWN if found is None else found.place(scheme, demand, now)
+
+    def only_device(self, name: str) -> Hashable | None:
+        """Memory and model of the node's GPUs, None if they differ or may be cut into parts."""
+        columns = self._columns.get(self._systems.get(name, ""))
+        return None if columns is None else columns.only_device(name)
 
     def answers(
         self,
@@ -223,8 +235,14 @@ class NodeFilter:
                 known[self._names.setdefault(name, name)] = answer
             return answer
 
-        get = known.get if not own else {**known, **dict.fromkeys(own)}.get
-        answers = list(map(get, names))
+        answers = list(map(known.get, names))
+        if not before and answers.count(None) > MOST_ALONE:
+            missing = {name for name, answer in zip(names, answers, strict=True) if answer is None}
+            if sum(map(self._columns[shape.scheme].__contains__, missing)) > MOST_ALONE:
+                self._answer_all(known, scheme, demand)
+                answers = list(map(known.get, names))
+        if own:
+            answers = [None if name in own else known.get(name) for name in names]
         distinct = set(answers)
         if None in distinct:  # few nodes have changed since the last pod
             asked: dict[str, NodeAnswer] = {}  # a name may be sent many times
@@ -236,6 +254,24 @@ class NodeFilter:
                     answers[number] = asked[name]
             distinct = set(answers)
         return cast("list[NodeAnswer]", answers), cast("set[NodeAnswer]", distinct)
+
+    def _answer_all(
+        self, known: dict[str, NodeAnswer], scheme: SchedulerScheme, demand: PodDemand
+    ) -> None:
+        """Add the answers of all nodes that need not be asked one by one."""
+        system = scheme.row.name
+        answers = self._columns[system].answers(scheme, demand)
+        refusals: dict[PlacementReason, NodeAnswer] = {}
+        for name, other in self._systems.items():
+            if other != system:
+                reason = other if isinstance(other, PlacementReason) else PlacementReason.NO_GPUS
+                if reason not in refusals:
+                    refusals[reason] = NodeAnswer.refused(PlacementRefusal.of(reason))
+                answers[name] = refusals[reason]
+        shared = {answer: self._known.shared(answer) for answer in set(answers.values())}
+        key = self._names.get
+        for name, answer in answers.items():
+            known[key(name, name)] = shared[answer]
 
     def split(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
@@ -296,6 +332,7 @@ class NodeFilter:
             name = self._changed.pop()
             cached = self._state.nodes.get(name)
             before = self._answered.pop(name, None)
+            self._note(name, cached, now)
             if cached is not None:
                 answered = AnsweredNode(cached.node, cached.scheme, cached.view(now))
                 self._answered[name] = answered
@@ -307,6 +344,18 @@ class NodeFilter:
             self._of_all.clear()
             for memo in self._memos:
                 memo.forget(name)
+
+    def _note(self, name: str, cached: CachedNode | None, now: float) -> None:
+        """Write the node into the columns of its sharing system."""
+        before = self._systems.pop(name, None)
+        if cached is not None:
+            scheme = cached.scheme
+            own = scheme if isinstance(scheme, PlacementReason) else scheme.row.name
+            self._systems[name] = own
+            if own in self._columns:
+                self._columns[own].set(name, cached.plain_candidate(now))
+        if before in self._columns and before != self._systems.get(name):
+            self._columns[before].set(name, None)
 
     def _refusals_of_all(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float

@@ -121,17 +121,24 @@ class QuotaFilter:
     ) -> tuple[list[str], dict[str, PlacementRefusal]]:
         """Those of the nodes on which the pod is within its quota, and why the others are not.
 
-        Nodes on which the pod counts alike have one refusal: the quota is compared once for them.
+        All of them take the pod. Nodes on which it counts alike have one refusal: the quota is
+        compared once for them. One request counts alike on all GPUs of one memory and model.
         """
         self._nodes.forget_changed(now)
         known = self._placed.of((shape.number, demand.units))
         own = self._state.reserved_on(demand.pod.uid)
+        alike: dict[Hashable, PlacedUsage] = {}
         refusals: dict[int, PlacementRefusal | None] = {}
         within: list[str] = []
         over: dict[str, PlacementRefusal] = {}
         for name in dict.fromkeys(names):  # each is placed once, however often it was sent
-            placed = known.get(name)
-            if placed is None or name in own:
+            kind: Hashable | None = None
+            placed = None if name in own else known.get(name)
+            if placed is None and name not in own:
+                kind = self._kind(demand, name)
+                if kind is not None and (placed := alike.get(kind)) is not None:
+                    known[name] = placed
+            if placed is None:
                 result = self._nodes.place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     over[name] = result
@@ -139,6 +146,8 @@ class QuotaFilter:
                 placed = self._placed.shared(*self._usage(demand, result))
                 if self._state.nodes[name].is_alike_for(demand):
                     known[name] = placed
+                    if kind is not None:
+                        alike[kind] = placed
             if placed.number not in refusals:
                 refusals[placed.number] = self._refusal_on(demand, placed.usage, placed.node)
             refusal = refusals[placed.number]
@@ -149,6 +158,14 @@ class QuotaFilter:
         return within, over
 
     # ------------------------------------------------------------ parts
+
+    def _kind(self, demand: PodDemand, name: str) -> Hashable | None:
+        """Nodes of one kind count alike for a demand that they take; None if it depends on GPUs."""
+        device = self._nodes.only_device(name) if len(demand.requests) == 1 else None
+        if device is None:
+            return None
+        node = self._state.nodes[name].node
+        return device, node_model(node), node_pool(node)
 
     def _usage(self, demand: PodDemand, placement: Placement) -> tuple[PodUsage, Node | None]:
         """What a placed pod counts for its quota, and its node."""

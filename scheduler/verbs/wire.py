@@ -23,6 +23,9 @@ from vgpu.model.reasons import Reason, SourceError
 OBJECT_NAME: Final = "extender request"
 """The source that errors name."""
 
+MOST_NODES: Final = 100_000
+"""Maximum number of nodes in a request; Kubernetes is tested with 5,000."""
+
 _ENCODER: Final = msgspec.json.Encoder()
 
 _LISTED: Final = msgspec.json.Decoder(tuple[str, ...])
@@ -248,12 +251,19 @@ def read_query(body: bytes, known: KnownPods) -> PlacementQuery:
     listed = bytes(args.node_names)
     names = ListedNames.of(listed) or (decode(listed, _NAMES, OBJECT_NAME) if listed else None)
     if names is not None:
+        _check_number(len(names))
         return PlacementQuery(pod, names)
     if args.nodes is None:
         raise SourceError(Reason.MALFORMED, OBJECT_NAME, "neither Nodes nor NodeNames")
     items = args.nodes.items or []
+    _check_number(len(items))
     sent = {decode(item, _NODE, OBJECT_NAME).metadata.name: item for item in items}
     return PlacementQuery(pod, tuple(sent), sent)
+
+
+def _check_number(nodes: int) -> None:
+    if nodes > MOST_NODES:
+        raise SourceError(Reason.MALFORMED, OBJECT_NAME, f"{nodes} nodes: more than {MOST_NODES}")
 
 
 def read_preemption(body: bytes) -> PreemptionQuery:

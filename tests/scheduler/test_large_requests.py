@@ -7,6 +7,7 @@ import pytest
 from scheduler.cluster.cached_node import CachedNode
 from scheduler.filter import node_filter
 from scheduler.filter.refusals import UNKNOWN, NodeAnswer
+from scheduler.verbs.wire import MOST_NODES
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import FILTER, PREEMPT, Served
 from tests.scheduler.test_preemption import NODE, Preempting
@@ -84,6 +85,21 @@ def test_victims_that_a_node_does_not_have_cost_its_placements_nothing(calls):
     sizes = [len(gone) for _, _, *rest in found for gone in rest]
     assert sizes
     assert max(sizes) <= 2
+
+
+def test_a_size_that_no_node_has_answered_yet_asks_no_node_by_itself(served, calls):
+    names = [f"node-{number}" for number in range(2 * node_filter.MOST_ALONE)]
+    for number, name in enumerate(names):
+        served.cache.set_node(name, gpushare_node(name, 1 + number % 3))
+    asked = calls(CachedNode, "place")
+    answer = served.post("/filter", {"Pod": POD, "NodeNames": names})
+    assert set(answer["NodeNames"]) == set(names)
+    assert asked == []
+
+
+def test_more_nodes_than_a_cluster_can_have_are_refused(served):
+    answer = served.post("/filter", {"Pod": POD, "NodeNames": ["n"] * (MOST_NODES + 1)})
+    assert f"{MOST_NODES + 1} nodes: more than {MOST_NODES}" in answer["Error"]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec import structs
 
+from scheduler.filter import node_filter
 from scheduler.filter.node_filter import UNDER_WAY_SECONDS
 from scheduler.reasons import BindFailure
 from tests.scheduler.generated import (
@@ -34,8 +35,14 @@ ENDS = ("all", "one", "none")
 class Remembered(RuleBasedStateMachine):
     """A scheduler that answers after every event, beside the placement on the same objects."""
 
-    @initialize(data=st.data(), system=st.sampled_from(sorted(NODES)))
-    def begin(self, data, system):
+    @initialize(
+        data=st.data(),
+        system=st.sampled_from(sorted(NODES)),
+        most_alone=st.sampled_from((0, node_filter.MOST_ALONE)),
+    )
+    def begin(self, data, system, most_alone):
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(node_filter, "MOST_ALONE", most_alone)
         self.system = system
         self.scheme = next(scheme for scheme in SCHEMES if scheme.row.name == system)
         self.now = NOW
@@ -252,6 +259,7 @@ class Remembered(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "served"):
             self.served.close()
+            self.patched.undo()
 
 
 TestRemembered = pytest.mark.slow(Remembered.TestCase)

@@ -112,6 +112,11 @@ class UsedGpu(msgspec.Struct, frozen=True, gc=False):
         """Whether no share of it is in use."""
         return not (self.users or self.memory_bytes or self.cores_milli)
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes new shares at all."""
+        return self.device.healthy and not self.cordoned
+
     def with_share(self, share: Share, groups: Iterable[str] = ()) -> "UsedGpu":
         """The GPU with one more share; a MIG slot is in use with all its memory.
 

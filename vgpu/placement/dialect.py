@@ -72,9 +72,13 @@ class SequentialDialect(msgspec.Struct, frozen=True):
 
     def rank(self, demand: PodDemand, placement: Placement) -> int:
         """By the part of the node's GPU memory and cores that is in use with the pod."""
-        full = round(BEST_SCORE * fullness(placement.gpus))
+        return self.rank_of(demand, fullness(placement.gpus))
+
+    def rank_of(self, demand: PodDemand, full: float) -> int:
+        """The score of a node of this :func:`fullness` with the pod."""
+        score = round(BEST_SCORE * full)
         policy = demand.wishes.node_policy or self.node_policy
-        return BEST_SCORE - full if policy == SPREAD else full
+        return BEST_SCORE - score if policy == SPREAD else score
 
     def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
         """The GPUs of each container, in the pod's order."""
@@ -197,13 +201,12 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         skipped: Sequence[tuple[str, PlacementReason]] = (),
     ) -> PlacementRefusal:
         """The refusal with its message."""
-        usable = (gpu for gpu in node.gpus if gpu.device.healthy and not gpu.cordoned)
         return PlacementRefusal(
             reason,
             self.message(reason, demand, node),
             container,
             tuple(skipped),
-            max((gpu.free_bytes for gpu in usable), default=None),
+            max((gpu.free_bytes for gpu in node.gpus if gpu.is_usable), default=None),
         )
 
 
