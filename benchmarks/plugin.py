@@ -159,7 +159,7 @@ def main():
     for factor in map(int, args.factors.split(",")):
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
             measurement = measure(folder, factor, args)
-        node = f"{GPUS} GPUs, {SHARES} tenants, {measurement['ids']:,} device IDs"
+        node = f"{GPUS} GPUs, {SHARES} pods, {measurement['ids']:,} device IDs"
         for what, kept in (("RSS", "rss"), ("RSS after a new start", "again")):
             held = budgets.hold(f"{node}, {what}", measurement[kept], RSS_BUDGET_MIB, "MiB")
             peak = measurement["peak" if kept == "rss" else "again_peak"]

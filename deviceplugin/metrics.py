@@ -69,7 +69,7 @@ class PluginView(msgspec.Struct, frozen=True):
     allocations: Mapping[str, int]
     refusals: Mapping[tuple[str, BindRefusal], int]
     waits: Mapping[Wait, tuple[int, float]]
-    tenants: Mapping[str, int]
+    admitted_pods: Mapping[str, int]
     expecting: int
     unbound: Mapping[BindRefusal, int]
     conflicts: int
@@ -198,7 +198,7 @@ STATE: Final = _one_row(
         GAUGE,
         "Pods that hold devices here: bound by this plugin, adopted from another one (foreign), or"
         " holding more than the devices have (unbooked).",
-        lambda view: {(kind,): count for kind, count in view.tenants.items()},
+        lambda view: {(kind,): count for kind, count in view.admitted_pods.items()},
         ("kind",),
     ),
     Family(

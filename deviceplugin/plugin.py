@@ -205,12 +205,14 @@ class Plugin:
         if loaded == Loaded():
             migrated = self._builder.predecessor(self._options, devices)
         if migrated is None:
-            return CheckpointContent(loaded.tenants, loaded.this_boot)
+            return CheckpointContent(loaded.admitted_pods, loaded.this_boot)
         for problem in migrated.problems:
             log.warning("gpu-manager's checkpoint has a problem", extra={"err": str(problem)})
-        if migrated.tenants:
-            log.info("gpu-manager's checkpoint was read", extra={"pods": len(migrated.tenants)})
-        return CheckpointContent(migrated.tenants)
+        if migrated.admitted_pods:
+            log.info(
+                "gpu-manager's checkpoint was read", extra={"pods": len(migrated.admitted_pods)}
+            )
+        return CheckpointContent(migrated.admitted_pods)
 
     def _adapter(self, health: Health, node: Node | None) -> SchemeAdapter:
         """The scheme's adapter. Raises Failure."""

@@ -66,20 +66,20 @@ class SchemeServices(Protocol):
         """Start."""
         ...
 
-    def serve(self, tenant: AdmittedPod) -> None:
-        """Serve a tenant that was there before. Raises OSError."""
+    def serve(self, admitted_pod: AdmittedPod) -> None:
+        """Serve a pod that was admitted before. Raises OSError."""
         ...
 
     def prune(self, uids: Collection[str]) -> None:
         """Forget all pods but these, before any new one is served. Raises OSError."""
         ...
 
-    def bound(self, tenant: AdmittedPod) -> None:
-        """Serve a tenant of which a container is about to be made. Raises OSError."""
+    def bound(self, admitted_pod: AdmittedPod) -> None:
+        """Serve a pod of which a container is about to be created. Raises OSError."""
         ...
 
     def stop_serving(self, uid: str) -> None:
-        """Stop serving the tenant. Raises OSError."""
+        """Stop serving the pod. Raises OSError."""
         ...
 
     def stop(self) -> None:

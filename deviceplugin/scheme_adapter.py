@@ -104,7 +104,7 @@ class SchemeAdapter(Protocol):
         ...
 
     def pod_annotations(
-        self, pod: Pod, tenant: AdmittedPod, devices: Mapping[str, Device], now: float
+        self, pod: Pod, admitted_pod: AdmittedPod, devices: Mapping[str, Device], now: float
     ) -> AnnotationPatch:
         """The pod's annotations that its bindings have made outdated; {} if there are none.
 

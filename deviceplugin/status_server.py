@@ -60,8 +60,8 @@ class StatusView:
         service = self.service
         states = service.registrar.states() if service else ()
         state = service.state() if service else None
-        tenants = state.allocation_state.tenants if state else {}
-        foreign = sum(tenant.foreign for tenant in tenants.values())
+        admitted_pods = state.allocation_state.admitted_pods if state else {}
+        foreign = sum(admitted_pod.foreign for admitted_pod in admitted_pods.values())
         return PluginView(
             scheme=self._scheme,
             mode=self._mode,
@@ -77,8 +77,8 @@ class StatusView:
                 for state in states
                 for outcome, count in state.outcomes.items()
             },
-            tenants={
-                "bound": len(tenants) - foreign,
+            admitted_pods={
+                "bound": len(admitted_pods) - foreign,
                 "foreign": foreign,
                 "unbooked": len(state.allocation_state.unbooked) if state else 0,
             },

@@ -23,7 +23,7 @@ from vgpu.sources.own_checkpoint import OwnCheckpointSource, boot_id
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano.json"
 BEFORE_KINDS = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano-before-kinds.json"
-"""The same tenants, by a plugin that kept neither when containers run nor ``initialized``."""
+"""The same pods, by a plugin that kept neither when containers run nor ``initialized``."""
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -106,15 +106,15 @@ def test_the_bytes_are_those_that_were_agreed():
 
 
 def test_what_the_version_before_has_kept_is_read():
-    assert read(BEFORE_KINDS.read_bytes()).tenants == tuple(sorted(KNOWN_BEFORE, key=_pod))
+    assert read(BEFORE_KINDS.read_bytes()).admitted_pods == tuple(sorted(KNOWN_BEFORE, key=_pod))
 
 
-def _pod(tenant):
-    return tenant.pod
+def _pod(admitted_pod):
+    return admitted_pod.pod
 
 
-def test_the_order_of_the_tenants_makes_no_difference():
-    turned = msgspec.structs.replace(WHOLE, tenants=WHOLE.tenants[::-1])
+def test_the_order_of_the_admitted_pods_makes_no_difference():
+    turned = msgspec.structs.replace(WHOLE, admitted_pods=WHOLE.admitted_pods[::-1])
     assert encode(turned) == encode(WHOLE)
 
 
@@ -126,7 +126,7 @@ allocations = st.builds(
     Allocation, texts, shares, st.sampled_from(Phase), st.sampled_from(ContainerKind)
 )
 bindings = st.builds(Binding, texts, texts, shares, times)
-tenants = st.builds(
+admitted_pods = st.builds(
     AdmittedPod,
     st.builds(PodRef, texts.filter(bool), texts, texts),
     st.lists(allocations, max_size=2, unique_by=lambda one: one.container).map(tuple),
@@ -141,7 +141,7 @@ checkpoints = st.builds(
     st.sampled_from(Scheme),
     texts,
     times,
-    st.lists(tenants, max_size=3, unique_by=lambda one: one.pod.uid).map(
+    st.lists(admitted_pods, max_size=3, unique_by=lambda one: one.pod.uid).map(
         lambda those: tuple(sorted(those, key=lambda one: one.pod))
     ),
 )
@@ -189,7 +189,7 @@ def test_a_file_of_a_later_version_is_reported_as_such_whatever_else_is_in_it():
 def test_fields_of_a_later_program_are_passed_over():
     data = plain() | {"later": 1}
     data["tenants"][0]["bindings"][0]["later"] = [{}]
-    assert read(signed(data)).tenants == WHOLE.tenants
+    assert read(signed(data)).admitted_pods == WHOLE.admitted_pods
 
 
 def test_spaces_that_somebody_adds_to_the_data_are_noticed():
@@ -206,15 +206,15 @@ def broken(change):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda tenants: tenants.append(tenants[0]), "1b4e28ba"),
-        (lambda tenants: tenants[0]["pod"].update(uid=""), "without a UID"),
-        (lambda tenants: tenants[1]["allocations"][1].update(container="a"), "'a'"),
-        (lambda tenants: tenants[0]["bindings"][0].update(container="main"), "'main'"),
-        (lambda tenants: tenants[0]["bindings"][0]["shares"][0].update(device=""), "1b4e28ba"),
-        (lambda tenants: tenants[1]["allocations"][0]["shares"][0].update(memory_bytes=-1), "=-1"),
-        (lambda tenants: tenants[1]["allocations"][0]["shares"][0].update(cores_milli=-1), "=-1"),
-        (lambda tenants: tenants[2]["beside"][0].update(memory_bytes=-1), "3d604adc"),
-        (lambda tenants: tenants[0].pop("pod"), "pod"),
+        (lambda pods: pods.append(pods[0]), "1b4e28ba"),
+        (lambda pods: pods[0]["pod"].update(uid=""), "without a UID"),
+        (lambda pods: pods[1]["allocations"][1].update(container="a"), "'a'"),
+        (lambda pods: pods[0]["bindings"][0].update(container="main"), "'main'"),
+        (lambda pods: pods[0]["bindings"][0]["shares"][0].update(device=""), "1b4e28ba"),
+        (lambda pods: pods[1]["allocations"][0]["shares"][0].update(memory_bytes=-1), "=-1"),
+        (lambda pods: pods[1]["allocations"][0]["shares"][0].update(cores_milli=-1), "=-1"),
+        (lambda pods: pods[2]["beside"][0].update(memory_bytes=-1), "3d604adc"),
+        (lambda pods: pods[0].pop("pod"), "pod"),
     ],
 )
 def test_what_cannot_be_is_refused_though_its_digest_is_right(change, named):
@@ -351,7 +351,7 @@ def test_a_new_checkpoint_is_seen_and_an_old_one_is_not_read_again(node, monkeyp
         assert len(node.source.sample(later).statements) == 8
     assert reads.count(str(path)) == 1
     path.unlink()
-    node.put(msgspec.structs.replace(WHOLE, tenants=(WAITS,)))
+    node.put(msgspec.structs.replace(WHOLE, admitted_pods=(WAITS,)))
     assert len(node.source.sample(later).statements) == 2
     path.unlink()
     assert node.source.sample(later).statements == ()

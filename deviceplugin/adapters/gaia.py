@@ -132,16 +132,16 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
     def pod_annotations(
         self,
         pod: Pod,
-        tenant: AdmittedPod,
+        admitted_pod: AdmittedPod,
         devices: Mapping[str, Device],
-        now: float,  # noqa: ARG002  # the same at each call: when the pod became a tenant
+        now: float,  # noqa: ARG002  # the same at each call: when the pod was admitted
     ) -> AnnotationPatch:
         """What gpu-admission would have written, and success, once all containers are bound."""
         try:
             asking = {request.container for request in self.codec.requests(pod)}
-            if not asking <= {binding.container for binding in tenant.bindings}:
+            if not asking <= {binding.container for binding in admitted_pod.bindings}:
                 return {}
-            claim = _done(pod, tenant)
+            claim = _done(pod, admitted_pod)
             annotations = self.codec.annotations(claim, devices, pod.apps) if claim else {}
         except ClaimError:
             return {}  # a GPU is lost, or the pod was edited: the annotations stay as they are
@@ -257,14 +257,14 @@ def _require_known(
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, request.container)
 
 
-def _done(pod: Pod, tenant: AdmittedPod) -> Claim | None:
-    """The tenant's app containers, which gpu-manager's annotations name; None without any."""
+def _done(pod: Pod, admitted_pod: AdmittedPod) -> Claim | None:
+    """The pod's app containers, which gpu-manager's annotations name; None without any."""
     allocations = tuple(
         replace(allocation, phase=Phase.ASSIGNED)
-        for allocation in tenant.allocations
+        for allocation in admitted_pod.allocations
         if allocation.container in pod.apps
     )
-    since = tenant.since  # not the time of now, which differs at each call
+    since = admitted_pod.since  # not the time of now, which differs at each call
     return Claim(Scheme.GAIA, pod.ref, pod.node, allocations, since) if allocations else None
 
 

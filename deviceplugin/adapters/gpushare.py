@@ -125,16 +125,16 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------ annotations, labels and locks
 
     def pod_annotations(
-        self, pod: Pod, tenant: AdmittedPod, devices: Mapping[str, Device], now: float
+        self, pod: Pod, admitted_pod: AdmittedPod, devices: Mapping[str, Device], now: float
     ) -> AnnotationPatch:
         """Assigned, with the time, once all containers of the pod are bound.
 
         For a pod that the extender has not seen, this writes the extender's annotations as well:
         ``inspect`` then shows the GPU.
         """
-        allocations = tenant.allocations
-        if tenant.foreign or not all(
-            tenant.binding(allocation.container) for allocation in allocations
+        allocations = admitted_pod.allocations
+        if admitted_pod.foreign or not all(
+            admitted_pod.binding(allocation.container) for allocation in allocations
         ):
             return {}
         if not self.codec.claim_keys(pod):

@@ -194,17 +194,17 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
     def pod_annotations(
         self,
         pod: Pod,
-        tenant: AdmittedPod,
+        admitted_pod: AdmittedPod,
         devices: Mapping[str, Device],  # noqa: ARG002  # the annotations name them already
         now: float,  # noqa: ARG002  # the annotations have no time
     ) -> AnnotationPatch:
         """Removes each bound container from the annotation of devices to allocate; then success."""
-        if tenant.foreign or not self.codec.claim_keys(pod):
+        if admitted_pod.foreign or not self.codec.claim_keys(pod):
             return {}
         waiting = {
             allocation.container
-            for allocation in tenant.allocations
-            if not tenant.binding(allocation.container)
+            for allocation in admitted_pod.allocations
+            if not admitted_pod.binding(allocation.container)
         }
         rest = self._rest(pod, waiting)
         return lagging(pod.annotations, rest if waiting else rest | self._ended(SUCCESS))

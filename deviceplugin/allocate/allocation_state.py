@@ -2,21 +2,21 @@
 
 A value: every function returns a new allocation state, and a function that refuses changes nothing.
 All decisions about a container are here, and nothing here waits, reads or writes. For a state s
-with devices D, admitted pods T, the ``unbooked`` of them U, and every order of allocating, binding,
+with devices D, admitted pods P, the ``unbooked`` of them U, and every order of allocating, binding,
 starting, restarting and leaving:
 
 - No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
   ``held`` a pod's shares at its peak (:mod:`vgpu.model.effective_shares`):
-  ``Σ held(t, d) over t ∈ T - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
+  ``Σ held(p, d) over p ∈ P - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
   holds a share of it.
 - A container has at most one binding, and a name belongs to one binding:
-  ``b.container = b'.container within t ⇒ b = b'``, and ``b.name = b'.name over all of T ⇒ b = b'``.
-- A binding has its own pod's claimed shares: ``shares(b) = shares(allocation(t, b.container))``;
+  ``b.container = b'.container within p ⇒ b = b'``, and ``b.name = b'.name over all of P ⇒ b = b'``.
+- A binding has its own pod's claimed shares: ``shares(b) = shares(allocation(p, b.container))``;
   an init container without an allocation has the devices of one app container of its pod, and no
   more of each than that container has.
-- A repetition changes nothing: ``s.admitted(t) = s`` for t ∈ T, ``s.bound(a) = s`` where
-  a is bound under its name, ``s.without(t) = s`` for t ∉ T.
-- The devices and the admitted pods determine the state: ``over(D, T) = s``.
+- A repetition changes nothing: ``s.admitted(p) = s`` for p ∈ P, ``s.bound(a) = s`` where
+  a is bound under its name, ``s.without(p) = s`` for p ∉ P.
+- The devices and the admitted pods determine the state: ``over(D, P) = s``.
 
 The start order of containers decides what init containers hold and use.
 """
@@ -46,22 +46,22 @@ class AllocationState(msgspec.Struct, frozen=True):
     Attributes:
         devices: the node's, as they are shared, with their health.
         named: the devices by every name that only one of them has.
-        tenants: admitted pods by the UID that the node knows the pod by.
-        capacity: the shares that tenants hold, by that UID; without shares of a lost GPU.
-        unbooked: UIDs of tenants that hold more than there is, which the plugin found at its start
-            or when a GPU became smaller: it allocates nothing more on their devices.
+        admitted_pods: admitted pods by the UID that the node knows the pod by.
+        capacity: the shares that admitted pods hold, by that UID; without shares of a lost GPU.
+        unbooked: UIDs of admitted pods that hold more than there is, which the plugin found at its
+            start or when a GPU became smaller: it allocates nothing more on their devices.
     """
 
     devices: tuple[Device, ...]
     named: Mapping[str, Device]
-    tenants: Mapping[str, AdmittedPod]
+    admitted_pods: Mapping[str, AdmittedPod]
     capacity: NodeCapacity
     unbooked: frozenset[str]
 
     @classmethod
     def of(cls, devices: Iterable[Device]) -> Self:
-        """An allocation state without tenants. Raises CapacityError where two devices have the same
-        UUID.
+        """An allocation state without admitted pods. Raises CapacityError where two devices have
+        the same UUID.
         """
         devices = tuple(devices)
         times = Counter(name for device in devices for name in set(device.names))
@@ -70,36 +70,38 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     @classmethod
     def over(
-        cls, devices: Iterable[Device], tenants: Iterable[AdmittedPod]
+        cls, devices: Iterable[Device], admitted_pods: Iterable[AdmittedPod]
     ) -> tuple[Self, tuple[AllocationConflict, ...]]:
-        """The allocation state of tenants that exist already, whatever they hold.
+        """The allocation state of admitted pods that exist already, whatever they hold.
 
-        An impossible allocation is a conflict; if tenants hold too much of a device, the conflict
-        is of those that were admitted last. Raises CapacityError as :meth:`of`.
+        An impossible allocation is a conflict; if admitted pods hold too much of a device, the
+        conflict is of those that were admitted last. Raises CapacityError as :meth:`of`.
         """
         allocation_state = cls.of(devices)
         capacity, unbooked = allocation_state.capacity, set()
         conflicts = []
-        admitted_before = {tenant.pod.uid: tenant for tenant in tenants}
+        admitted_before = {admitted_pod.pod.uid: admitted_pod for admitted_pod in admitted_pods}
         for uid in sorted(admitted_before, key=lambda uid: (admitted_before[uid].since, uid)):
-            tenant = admitted_before[uid]
-            there = tuple(share for share in tenant.held if share.device in allocation_state.named)
+            admitted_pod = admitted_before[uid]
+            there = tuple(
+                share for share in admitted_pod.held if share.device in allocation_state.named
+            )
             if lost := sorted(
-                {share.device for share in tenant.shares} - allocation_state.named.keys()
+                {share.device for share in admitted_pod.shares} - allocation_state.named.keys()
             ):
                 conflicts.append(
-                    AllocationConflict(tenant.pod, f"not on this node: {', '.join(lost)}")
+                    AllocationConflict(admitted_pod.pod, f"not on this node: {', '.join(lost)}")
                 )
             try:
                 capacity = capacity.hold(uid, there)
             except CapacityError as error:
                 unbooked.add(uid)
                 conflicts.append(
-                    AllocationConflict(tenant.pod, f"it holds more than there is: {error}")
+                    AllocationConflict(admitted_pod.pod, f"it holds more than there is: {error}")
                 )
         whole = replace(
             allocation_state,
-            tenants=admitted_before,
+            admitted_pods=admitted_before,
             capacity=capacity,
             unbooked=frozenset(unbooked),
         )
@@ -107,23 +109,23 @@ class AllocationState(msgspec.Struct, frozen=True):
 
     @property
     def choosable(self) -> tuple[Device, ...]:
-        """The devices for an adapter that chooses; those of unbooked tenants are unhealthy, too."""
-        spent = {share.device for uid in self.unbooked for share in self.tenants[uid].shares}
+        """The devices for an adapter that chooses; those of unbooked pods are unhealthy, too."""
+        spent = {share.device for uid in self.unbooked for share in self.admitted_pods[uid].shares}
         return tuple(
             replace(device, healthy=False) if device.uuid in spent else device
             for device in self.devices
         )
 
-    # ------------------------------------------------------------ tenants
+    # ------------------------------------------------------------ admitted pods
 
     def admitted(self, pod: Pod, allocations: tuple[Allocation, ...], now: float) -> Self:
-        """The allocation state with the pod as a tenant; unchanged if it is one.
+        """The allocation state with the pod admitted; unchanged if it is.
 
         ``allocations`` name devices by any of their names. Raises BindRefused UNKNOWN_DEVICE,
         UNHEALTHY_DEVICE, NO_ROOM, MALFORMED.
         """
         ref = replace(pod.ref, uid=pod.kubelet_uid)
-        if ref.uid in self.tenants:
+        if ref.uid in self.admitted_pods:
             return self
         allocations = tuple(
             replace(
@@ -131,15 +133,15 @@ class AllocationState(msgspec.Struct, frozen=True):
             )
             for allocation in allocations
         )
-        tenant = AdmittedPod(ref, in_start_order(allocations, pod), since=now)
-        for device in sorted({share.device for share in tenant.shares}):
+        admitted_pod = AdmittedPod(ref, in_start_order(allocations, pod), since=now)
+        for device in sorted({share.device for share in admitted_pod.shares}):
             self._require_healthy(device, pod)
             holders = self._unbooked_on(device)
             if holders:
                 detail = f"{device} is allocated beyond what it has, to {holders}"
                 raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref)
         try:
-            capacity = self.capacity.hold(ref.uid, tenant.held)
+            capacity = self.capacity.hold(ref.uid, admitted_pod.held)
         except CapacityError as error:
             why = (
                 BindRefusal.MALFORMED
@@ -149,16 +151,22 @@ class AllocationState(msgspec.Struct, frozen=True):
             held = self._holders_on(error.device)
             detail = f"{error}; held by {held}" if held else str(error)
             raise BindRefused(why, detail, pod.ref) from error
-        return replace(self, tenants={**self.tenants, ref.uid: tenant}, capacity=capacity)
+        return replace(
+            self, admitted_pods={**self.admitted_pods, ref.uid: admitted_pod}, capacity=capacity
+        )
 
     def without(self, uid: str) -> Self:
-        """The allocation state without a tenant; unchanged if it is none."""
-        if uid not in self.tenants:
+        """The allocation state without the pod; unchanged if it is not admitted."""
+        if uid not in self.admitted_pods:
             return self
-        tenants = {other: tenant for other, tenant in self.tenants.items() if other != uid}
+        admitted_pods = {
+            other: admitted_pod
+            for other, admitted_pod in self.admitted_pods.items()
+            if other != uid
+        }
         if self.unbooked:  # there may be room now for those who held too much
-            return self.over(self.devices, tenants.values())[0]
-        return replace(self, tenants=tenants, capacity=self.capacity.release(uid))
+            return self.over(self.devices, admitted_pods.values())[0]
+        return replace(self, admitted_pods=admitted_pods, capacity=self.capacity.release(uid))
 
     def seen(self, pods: Iterable[Pod], booted_at: float) -> Self:
         """The allocation state without the shares of init containers that have succeeded; unchanged
@@ -166,26 +174,27 @@ class AllocationState(msgspec.Struct, frozen=True):
 
         ``booted_at`` is when the node started, in unix seconds.
         """
-        known = ((self.tenants.get(pod.kubelet_uid), pod) for pod in pods)
+        known = ((self.admitted_pods.get(pod.kubelet_uid), pod) for pod in pods)
         renewed = {
-            tenant.pod.uid: after
-            for tenant, pod in known
-            if tenant is not None and (after := seen(tenant, pod, booted_at)) != tenant
+            admitted_pod.pod.uid: after
+            for admitted_pod, pod in known
+            if admitted_pod is not None
+            and (after := seen(admitted_pod, pod, booted_at)) != admitted_pod
         }
         if not renewed:
             return self
-        return self.over(self.devices, {**self.tenants, **renewed}.values())[0]
+        return self.over(self.devices, {**self.admitted_pods, **renewed}.values())[0]
 
     def with_devices(
         self, devices: Iterable[Device]
     ) -> tuple[Self, tuple[AllocationConflict, ...]]:
         """The allocation state with these devices, which may be new or have another health; the
-        tenants stay.
+        admitted pods stay.
 
         A share that no longer fits is a conflict: a GPU may be lost. Raises CapacityError as
         :meth:`of`.
         """
-        return self.over(devices, self.tenants.values())
+        return self.over(devices, self.admitted_pods.values())
 
     # ------------------------------------------------------------ containers
 
@@ -195,30 +204,32 @@ class AllocationState(msgspec.Struct, frozen=True):
         """The allocation state with the container bound under the assignment's name; unchanged if
         it is bound so.
 
-        The pod is a tenant already, and the answer is one of ours. A container that had another
+        The pod is admitted already, and the answer is one of ours. A container that had another
         name keeps its shares, even on unhealthy devices. Raises BindRefused NOT_ASKED, NO_CLAIM,
         OTHER_COUNT, UNKNOWN_DEVICE, UNHEALTHY_DEVICE, INTERNAL.
         """
-        tenant = self.tenants[assignment.pod_uid]
-        before = tenant.binding(assignment.container)
+        admitted_pod = self.admitted_pods[assignment.pod_uid]
+        before = admitted_pod.binding(assignment.container)
         if before and before.name == assignment.name:
             return self
         self._require_unused(assignment, pod)
-        shares = before.shares if before else self._shares(tenant, assignment, pod, requests)
+        shares = before.shares if before else self._shares(admitted_pod, assignment, pod, requests)
         binding = Binding(assignment.container, assignment.name, shares, now)
-        others = tuple(old for old in tenant.bindings if old.container != assignment.container)
-        renewed = replace(tenant, bindings=(*others, binding), foreign=False)
-        return replace(self, tenants={**self.tenants, tenant.pod.uid: renewed})
+        others = tuple(
+            old for old in admitted_pod.bindings if old.container != assignment.container
+        )
+        renewed = replace(admitted_pod, bindings=(*others, binding), foreign=False)
+        return replace(self, admitted_pods={**self.admitted_pods, admitted_pod.pod.uid: renewed})
 
     def binding_of(self, assignment: ContainerDevices) -> Binding | None:
         """The binding under the assignment's name."""
-        tenant = self.tenants.get(assignment.pod_uid)
-        binding = tenant.binding(assignment.container) if tenant else None
+        admitted_pod = self.admitted_pods.get(assignment.pod_uid)
+        binding = admitted_pod.binding(assignment.container) if admitted_pod else None
         return binding if binding and assignment.name and binding.name == assignment.name else None
 
     def _shares(
         self,
-        tenant: AdmittedPod,
+        admitted_pod: AdmittedPod,
         assignment: ContainerDevices,
         pod: Pod,
         requests: Iterable[Request],
@@ -227,7 +238,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         name = assignment.container
         request = next((asked for asked in requests if asked.container == name), None)
         spec = next((container for container in pod.containers if container.name == name), None)
-        allocation = tenant.allocation(name)
+        allocation = admitted_pod.allocation(name)
         if spec is None or request is None:
             raise BindRefused(
                 BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
@@ -237,7 +248,9 @@ class AllocationState(msgspec.Struct, frozen=True):
             detail = f"it asks for {count(request.count, 'device')}, and reserved are {reserved}"
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
         shares = (
-            allocation.shares if allocation is not None else inherited(tenant, spec, request, pod)
+            allocation.shares
+            if allocation is not None
+            else inherited(admitted_pod, spec, request, pod)
         )
         for share in shares:
             self._require_healthy(share.device, pod, name)
@@ -258,10 +271,11 @@ class AllocationState(msgspec.Struct, frozen=True):
 
         The names are random, so this is impossible while the kubelet's checkpoint is right.
         """
-        for tenant in self.tenants.values():
-            for binding in tenant.bindings:
+        for admitted_pod in self.admitted_pods.values():
+            for binding in admitted_pod.bindings:
                 if binding.name == assignment.name:
-                    whose = f"{tenant.pod.namespace}/{tenant.pod.name} {binding.container}"
+                    holder = admitted_pod.pod
+                    whose = f"{holder.namespace}/{holder.name} {binding.container}"
                     detail = f"the kubelet has the answer {binding.name} twice; {whose} has it"
                     raise BindRefused(BindRefusal.INTERNAL, detail, pod.ref, assignment.container)
 
@@ -276,33 +290,37 @@ class AllocationState(msgspec.Struct, frozen=True):
         return replace(share, device=device.uuid)
 
     def _unbooked_on(self, device: str) -> str:
-        return _names(self.tenants[uid] for uid in self.unbooked if self._uses(uid, device))
+        return _names(self.admitted_pods[uid] for uid in self.unbooked if self._uses(uid, device))
 
     def _holders_on(self, device: str) -> str:
-        return _names(self.tenants[uid] for uid in self.tenants if self._uses(uid, device))
+        return _names(
+            self.admitted_pods[uid] for uid in self.admitted_pods if self._uses(uid, device)
+        )
 
     def _uses(self, uid: str, device: str) -> bool:
-        return any(share.device == device for share in self.tenants[uid].shares)
+        return any(share.device == device for share in self.admitted_pods[uid].shares)
 
 
-def _names(tenants: Iterable[AdmittedPod]) -> str:
-    names = sorted(f"{tenant.pod.namespace}/{tenant.pod.name}" for tenant in tenants)
+def _names(admitted_pods: Iterable[AdmittedPod]) -> str:
+    names = sorted(
+        f"{admitted_pod.pod.namespace}/{admitted_pod.pod.name}" for admitted_pod in admitted_pods
+    )
     rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + rest
 
 
-def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
-    """The tenant with the state of init containers from its pod's spec and status.
+def seen(admitted_pod: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:
+    """The admitted pod with the state of init containers from the pod's spec and status.
 
     After a boot of the node, at ``booted_at`` (unix seconds), init containers run again. A pod of
-    another name is not the tenant's: anybody may write a static pod's UID.
+    another name is not the admitted one: anybody may write a static pod's UID.
     """
-    if (pod.ref.namespace, pod.ref.name) != (tenant.pod.namespace, tenant.pod.name):
-        return tenant
+    if (pod.ref.namespace, pod.ref.name) != (admitted_pod.pod.namespace, admitted_pod.pod.name):
+        return admitted_pod
     return replace(
-        tenant,
-        allocations=in_start_order(tenant.allocations, pod),
-        initialized=tenant.initialized or pod.initialized(booted_at),
+        admitted_pod,
+        allocations=in_start_order(admitted_pod.allocations, pod),
+        initialized=admitted_pod.initialized or pod.initialized(booted_at),
     )
 
 
@@ -320,7 +338,7 @@ def in_start_order(allocations: Iterable[Allocation], pod: Pod) -> tuple[Allocat
 
 
 def inherited(
-    tenant: AdmittedPod, container: Container, request: Request, pod: Pod
+    admitted_pod: AdmittedPod, container: Container, request: Request, pod: Pod
 ) -> tuple[Share, ...]:
     """The shares that an init container uses before the app containers. Raises BindRefused.
 
@@ -331,7 +349,7 @@ def inherited(
     if container.kind is not ContainerKind.INIT:
         detail = f"no devices are reserved for this {container.kind} container"
         raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref, container.name)
-    for allocation in tenant.allocations:
+    for allocation in admitted_pod.allocations:
         if (
             allocation.container in pod.apps
             and len(allocation.shares) == request.count

@@ -192,7 +192,7 @@ class Binder:
         if self._recover is None:
             return
         heard = self._pods.known() is not None
-        known = self._state.allocation_state.tenants.values() if self._state else ()
+        known = self._state.allocation_state.admitted_pods.values() if self._state else ()
         # This is set before the check for the end, and stop() does both in the other order. So
         # either stop() waits for all that follows, or nothing follows.
         self._recovering = True
@@ -205,7 +205,7 @@ class Binder:
         settled = heard or not recovered.unsettled
         allocation_state = recovered.allocation_state
         # An uncertain result does not overwrite the checkpoint.
-        self._checkpoint.assume(None if settled else allocation_state.tenants)
+        self._checkpoint.assume(None if settled else allocation_state.admitted_pods)
         self._checkpoint.keep(allocation_state)
         self._events.recovered(allocation_state)
         self._reporter.begin(recovered.conflicts, recovered.remarks)
@@ -291,7 +291,10 @@ class Binder:
 
         No new pod is served before the recovery.
         """
-        if not self._settled and assignment.pod_uid not in self.state().allocation_state.tenants:
+        if (
+            not self._settled
+            and assignment.pod_uid not in self.state().allocation_state.admitted_pods
+        ):
             return None
         pod = self._pods.find(assignment.pod_uid)
         expected = assignment.name in self._expected.names()
@@ -377,32 +380,40 @@ class GarbageCollector:
         Removes written files only if the recovery has ``settled`` who holds what.
         """
         pods = self._context.pods.known()
-        self._shown = (self._shown | frozenset(pods or ())) & state.allocation_state.tenants.keys()
+        self._shown = (
+            self._shown | frozenset(pods or ())
+        ) & state.allocation_state.admitted_pods.keys()
         pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
         if self._monotonic() - self._collected_at < pause:
             return state
         self._collected_at = self._monotonic()
         allocation_state = state.allocation_state
-        leaving = [allocation_state.tenants[uid] for uid in self._gone(state, pods, self._shown)]
-        for tenant in leaving:
-            allocation_state = allocation_state.without(tenant.pod.uid)
+        leaving = [
+            allocation_state.admitted_pods[uid] for uid in self._gone(state, pods, self._shown)
+        ]
+        for admitted_pod in leaving:
+            allocation_state = allocation_state.without(admitted_pod.pod.uid)
         allocation_state = allocation_state.seen((pods or {}).values(), booted_at())
         if not self._checkpoint.keep(allocation_state):
             return state
-        for tenant in leaving:
-            pod = tenant.pod
+        for admitted_pod in leaving:
+            pod = admitted_pod.pod
             fields = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
             log.info("admitted pod has left", extra=fields)
-            self._events.pod_left(tenant)
+            self._events.pod_left(admitted_pod)
         if pods is None or not settled:  # other pods may hold shares that are not known
             return replace(state, allocation_state=allocation_state)
-        tenants = allocation_state.tenants
-        kept = {binding.name for tenant in tenants.values() for binding in tenant.bindings}
+        admitted_pods = allocation_state.admitted_pods
+        kept = {
+            binding.name
+            for admitted_pod in admitted_pods.values()
+            for binding in admitted_pod.bindings
+        }
         kept |= self._expected.names()
         kept |= {
             assignment.name
             for assignment in state.all_assignments()
-            if assignment.pod_uid in tenants
+            if assignment.pod_uid in admitted_pods
         }
         try:
             self._context.injector.prune(kept)

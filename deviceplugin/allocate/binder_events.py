@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Conflicts = tuple[AllocationConflict, ...]
 
 Living = Callable[[], Collection[str] | None]
-"""UIDs of all pods that may have containers here, tenants or not; None if they are not known."""
+"""UIDs of all pods that may have containers here, admitted or not; None if they are not known."""
 
 Repair = Callable[[], object]
 """Rewrites lost or damaged files that all containers get. Raises OSError."""
@@ -46,22 +46,22 @@ class BinderEvents:
         self._repair = repair
 
     def recovered(self, allocation_state: AllocationState) -> None:
-        """The recovery is done: start the scheme's services for the recovered tenants."""
+        """The recovery is done: start the scheme's services for the recovered admitted pods."""
         if self._services is None:
             return
         living = self._living()
         try:
             if living is not None:
-                self._services.prune({*allocation_state.tenants, *living})
+                self._services.prune({*allocation_state.admitted_pods, *living})
         except OSError as error:
             log.warning("files of ended pods cannot be removed", extra={"err": str(error)})
-        for tenant in allocation_state.tenants.values():
+        for admitted_pod in allocation_state.admitted_pods.values():
             try:
-                self._services.serve(tenant)
+                self._services.serve(admitted_pod)
             except OSError as error:
-                log.warning("admitted pod cannot be served", extra=_of_pod(tenant, error))
+                log.warning("admitted pod cannot be served", extra=_of_pod(admitted_pod, error))
 
-    def prepare(self, tenant: AdmittedPod) -> None:
+    def prepare(self, admitted_pod: AdmittedPod) -> None:
         """A container of the pod is about to be created: check its files.
 
         These are the files that all containers get, and the services' files. Raises OSError if the
@@ -69,7 +69,7 @@ class BinderEvents:
         """
         self._repair()
         if self._services:
-            self._services.bound(tenant)
+            self._services.bound(admitted_pod)
 
     def repair(self) -> None:
         """Repair the files; logs what cannot be repaired. No new container is made meanwhile."""
@@ -80,7 +80,7 @@ class BinderEvents:
                 "files that all containers need cannot be repaired", extra={"err": str(error)}
             )
 
-    def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
+    def bound(self, admitted_pod: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
         """A container is bound, ``seconds`` after Allocate; None if the time is not known."""
         if seconds is not None:
             self._numbers.waited(Wait.BIND, seconds)
@@ -96,14 +96,16 @@ class BinderEvents:
                 error.pod, EventReason.REFUSED, f"{error} ({error.why.explanation})"
             )
 
-    def pod_left(self, tenant: AdmittedPod) -> None:
-        """The tenant's containers are gone."""
+    def pod_left(self, admitted_pod: AdmittedPod) -> None:
+        """The pod's containers are gone."""
         if self._services is None:
             return
         try:
-            self._services.stop_serving(tenant.pod.uid)
+            self._services.stop_serving(admitted_pod.pod.uid)
         except OSError as error:
-            log.warning("files of an ended pod cannot be removed", extra=_of_pod(tenant, error))
+            log.warning(
+                "files of an ended pod cannot be removed", extra=_of_pod(admitted_pod, error)
+            )
 
     def unsaved(self) -> None:
         """Our checkpoint could not be written."""
@@ -147,7 +149,7 @@ class ConflictReporter:
         """
         if pods is not None and (self._conflicts or self._remarks):
             holding = {uid for uid, pod in pods.items() if holds_devices(pod)}
-            there = holding | allocation_state.tenants.keys()
+            there = holding | allocation_state.admitted_pods.keys()
             self._conflicts = of_now(self._conflicts, there)
             self._remarks = of_now(self._remarks, there)
         if allocation_state is not self._judged[0]:
@@ -166,8 +168,8 @@ class ConflictReporter:
         self._events.conflicts(*now)
 
 
-def _of_pod(tenant: AdmittedPod, error: OSError) -> dict[str, str]:
-    pod = tenant.pod
+def _of_pod(admitted_pod: AdmittedPod, error: OSError) -> dict[str, str]:
+    pod = admitted_pod.pod
     return {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "err": str(error)}
 
 

@@ -111,7 +111,7 @@ def desired_state_of(
     refused = frozenset(uid for (uid, _), error in state.refusals.items() if error.final)
     allocation_state = state.allocation_state
     answered = _answered(state)
-    requesting = {uid for uid, _ in answered} | allocation_state.tenants.keys()
+    requesting = {uid for uid, _ in answered} | allocation_state.admitted_pods.keys()
     served = frozenset(
         uid
         for uid in requesting & pods.keys()
@@ -120,7 +120,7 @@ def desired_state_of(
     return DesiredState(
         devices=allocation_state.devices,
         named=allocation_state.named,
-        tenants=allocation_state.tenants,
+        admitted_pods=allocation_state.admitted_pods,
         pods=pods,
         node=node,
         served=served | refused,
@@ -148,10 +148,10 @@ def _serves(
 ) -> bool:
     """Whether the kubelet has an answer for every container, and so will not ask again."""
     uid = pod.kubelet_uid
-    tenant = allocation_state.tenants.get(uid)
+    admitted_pod = allocation_state.admitted_pods.get(uid)
     return all(
         (uid, container.name) in answered
-        or (tenant is not None and tenant.binding(container.name) is not None)
+        or (admitted_pod is not None and admitted_pod.binding(container.name) is not None)
         or _has_run(pod, container.name)
         for container in pod.containers
         if container.limits.get(resource, 0)

@@ -98,7 +98,7 @@ def bind(
         return allocation_state
     try:
         requests = adapter.codec.requests(pod)
-        if assignment.pod_uid not in allocation_state.tenants:
+        if assignment.pod_uid not in allocation_state.admitted_pods:
             claimed = adapter.claim(
                 pod, node, allocation_state.choosable, allocation_state.capacity
             )

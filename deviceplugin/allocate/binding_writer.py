@@ -114,7 +114,7 @@ class InjectionWriter:
         An answer that was guessed for another container is refused as CROSSED.
         """
         injector, adapter = self._context.injector, self._context.adapter
-        tenant = allocation_state.tenants[assignment.pod_uid]
+        admitted_pod = allocation_state.admitted_pods[assignment.pod_uid]
         binding = allocation_state.binding_of(assignment)
         if binding is None:
             detail = BindRefusal.INTERNAL.explanation
@@ -125,7 +125,7 @@ class InjectionWriter:
             detail = f"{CROSSED}; this one has {_for_people(binding)}"
             raise BindRefused(BindRefusal.CROSSED, detail, pod.ref, binding.container)
         try:
-            self._prepare(tenant, binding.container)
+            self._prepare(admitted_pod, binding.container)
             injector.write(binding.name, content.edits, content.late_env)
         except OSError as error:
             raise BindRefused(
@@ -145,22 +145,22 @@ class InjectionWriter:
         )
 
     def _is_whole(self, allocation_state: AllocationState, assignment: ContainerDevices) -> bool:
-        tenant = allocation_state.tenants.get(assignment.pod_uid)
-        if tenant is None:
+        admitted_pod = allocation_state.admitted_pods.get(assignment.pod_uid)
+        if admitted_pod is None:
             return True  # this container has no files
-        folders = self._context.adapter.folders(tenant.pod, assignment.container)
+        folders = self._context.adapter.folders(admitted_pod.pod, assignment.container)
         try:
             if not all(Path(folder.path).is_dir() for folder in folders):
-                self._prepare(tenant, assignment.container)
+                self._prepare(admitted_pod, assignment.container)
         except OSError:
             return False  # the next try reports the reason
         return self._context.injector.is_whole(assignment.name)
 
-    def _prepare(self, tenant: AdmittedPod, container: str) -> None:
+    def _prepare(self, admitted_pod: AdmittedPod, container: str) -> None:
         """Create a container's folders, and prepare what else it needs. Raises OSError."""
-        for folder in self._context.adapter.folders(tenant.pod, container):
+        for folder in self._context.adapter.folders(admitted_pod.pod, container):
             _create(folder.path, folder.mode)
-        self._events.prepare(tenant)
+        self._events.prepare(admitted_pod)
 
 
 def _create(path: str, mode: int) -> None:
@@ -227,7 +227,7 @@ class BindingWriter:
                 refusals[assignment.pod_uid, assignment.container] = error
             else:
                 self._report_bound(
-                    allocation_state.tenants[assignment.pod_uid], binding, assignment
+                    allocation_state.admitted_pods[assignment.pod_uid], binding, assignment
                 )
                 ready.add(assignment.name)
         for key, refused in refusals.items():
@@ -237,10 +237,10 @@ class BindingWriter:
         )
 
     def _report_bound(
-        self, tenant: AdmittedPod, binding: Binding, assignment: ContainerDevices
+        self, admitted_pod: AdmittedPod, binding: Binding, assignment: ContainerDevices
     ) -> None:
         seconds = self._expected.seconds_since(binding.name)
-        pod = tenant.pod
+        pod = admitted_pod.pod
         fields = {
             "namespace": pod.namespace,
             "pod": pod.name,
@@ -252,7 +252,7 @@ class BindingWriter:
             "seconds": seconds,
         }
         log.info("container bound", extra=fields)
-        self._events.bound(tenant, binding, seconds)
+        self._events.bound(admitted_pod, binding, seconds)
 
     def _report_refused(self, error: BindRefused, before: BindRefused | None) -> None:
         """Report a refusal once; none of an unknown pod, which only the kubelet remembers."""

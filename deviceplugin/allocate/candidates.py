@@ -168,8 +168,8 @@ def _askers(
         if not asking or not holds_devices(pod):
             continue
         uid = pod.kubelet_uid
-        tenant = allocation_state.tenants.get(uid)
-        bindings = tenant.bindings if tenant else ()
+        admitted_pod = allocation_state.admitted_pods.get(uid)
+        bindings = admitted_pod.bindings if admitted_pod else ()
         served = {*names.get(uid, ()), *(binding.container for binding in bindings)}
         started = _has_started(pod)
         claim, legible = claims.of(pod)

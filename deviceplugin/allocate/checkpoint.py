@@ -69,12 +69,12 @@ class Loaded(msgspec.Struct, frozen=True):
     """The content of the checkpoint.
 
     Attributes:
-        tenants: of the newest readable file; () if there is none.
+        admitted_pods: of the newest readable file; () if there is none.
         this_boot: whether the file was written since the node started; an older one has old state.
         problem: why that is not the newest file, or why there is none; None without a problem.
     """
 
-    tenants: tuple[AdmittedPod, ...] = ()
+    admitted_pods: tuple[AdmittedPod, ...] = ()
     this_boot: bool = False
     problem: SourceError | None = None
 
@@ -132,13 +132,13 @@ class CheckpointFile:
                 continue
             self._good = _stamp(path) if path == self._path else None
             first = problems[0] if problems else None
-            return Loaded(kept.tenants, kept.boot_id == self._boot_id, first)
+            return Loaded(kept.admitted_pods, kept.boot_id == self._boot_id, first)
         broken = (error for error in problems if error.reason is not Reason.ABSENT)
         return Loaded(problem=next(broken, None))
 
-    def save(self, tenants: Iterable[AdmittedPod]) -> None:
-        """Make the tenants durable. Raises OSError; the previous content then stays."""
-        kept = Content(self._node, self._scheme, self._boot_id, self._clock(), tuple(tenants))
+    def save(self, admitted_pods: Iterable[AdmittedPod]) -> None:
+        """Make the admitted pods durable. Raises OSError; the previous content then stays."""
+        kept = Content(self._node, self._scheme, self._boot_id, self._clock(), tuple(admitted_pods))
         content = encode(kept)
         if len(content) > LIMIT:
             raise OSError(errno.EFBIG, f"more than {LIMIT} bytes", str(self._path))
@@ -226,16 +226,16 @@ def _locked(fd: int, path: str, patience: float, ended: Callable[[], bool]) -> N
 
 
 class CheckpointWriter:
-    """Writes the file when the tenants have changed. Used by the binder's thread alone."""
+    """Writes the file when the admitted pods have changed. Used by the binder's thread alone."""
 
     def __init__(self, store: CheckpointFile, events: BinderEvents) -> None:
         self._store = store
         self._events = events
         self._saved: Mapping[str, AdmittedPod] | None = None
 
-    def assume(self, tenants: Mapping[str, AdmittedPod] | None) -> None:
-        """The checkpoint has these tenants; None is unknown, so that it is written next time."""
-        self._saved = tenants
+    def assume(self, admitted_pods: Mapping[str, AdmittedPod] | None) -> None:
+        """The checkpoint has these pods; None is unknown, so that it is written next time."""
+        self._saved = admitted_pods
 
     def check(self) -> None:
         """If the checkpoint is damaged, it is written next time."""
@@ -244,7 +244,7 @@ class CheckpointWriter:
 
     def keep(self, allocation_state: AllocationState) -> bool:
         """Write the checkpoint if it differs; returns whether it is up to date now."""
-        if allocation_state.tenants == self._saved:
+        if allocation_state.admitted_pods == self._saved:
             return True
         try:
             self.save(allocation_state)
@@ -256,8 +256,8 @@ class CheckpointWriter:
     def save(self, allocation_state: AllocationState) -> None:
         """Write the checkpoint. Raises OSError."""
         try:
-            self._store.save(allocation_state.tenants.values())
+            self._store.save(allocation_state.admitted_pods.values())
         except OSError:
             self._events.unsaved()
             raise
-        self._saved = allocation_state.tenants
+        self._saved = allocation_state.admitted_pods

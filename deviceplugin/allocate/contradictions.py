@@ -44,16 +44,21 @@ _BY_ANNOTATION: Final = frozenset(
 
 def of_allocations(allocation_state: AllocationState) -> tuple[AllocationConflict, ...]:
     """The conflicts of the allocation state itself."""
-    tenants = allocation_state.tenants.values()
+    admitted_pods = allocation_state.admitted_pods.values()
     lost = any(
-        share.device not in allocation_state.named for tenant in tenants for share in tenant.shares
+        share.device not in allocation_state.named
+        for admitted_pod in admitted_pods
+        for share in admitted_pod.shares
     )
     impossible = (
-        AllocationState.over(allocation_state.devices, tenants)[1]
+        AllocationState.over(allocation_state.devices, admitted_pods)[1]
         if lost or allocation_state.unbooked
         else ()
     )
-    return (*(_uses(tenant) for tenant in tenants if tenant.beside), *impossible)
+    return (
+        *(_uses(admitted_pod) for admitted_pod in admitted_pods if admitted_pod.beside),
+        *impossible,
+    )
 
 
 def of_now(
@@ -61,15 +66,16 @@ def of_now(
 ) -> tuple[AllocationConflict, ...]:
     """The conflicts whose parties are still there: the pod, or at least two of several pods.
 
-    ``there`` are the UIDs of tenants, and of pods that hold devices according to the API server.
+    ``there`` are the UIDs of admitted pods, and of pods that hold devices according to the API
+    server.
     """
     return tuple(conflict for conflict in found if _has_parties(conflict, there))
 
 
 def disagreements(
-    ledger: Ledger, scheme: Scheme, tenants: Collection[str]
+    ledger: Ledger, scheme: Scheme, admitted_uids: Collection[str]
 ) -> tuple[tuple[AllocationConflict, ...], tuple[AllocationConflict, ...]]:
-    """The conflicts between sources about tenants of this scheme, and the remarks.
+    """The conflicts between sources about admitted pods of this scheme, and the remarks.
 
     A pod that only waits holds nothing, so that no source can disagree about it. A pod that runs
     without a device holds nothing either, but should.
@@ -81,7 +87,7 @@ def disagreements(
             statement.pod.uid for statement in conflict.statements if statement.pod.uid
         )
         about = frozenset({conflict.pod.uid}) if conflict.pod else parties
-        held = about & set(tenants)
+        held = about & set(admitted_uids)
         ours = not schemes or scheme in schemes or held
         if not ours or conflict.kind in _ELSEWHERE:
             continue
@@ -121,9 +127,9 @@ def _is_claimed(conflict: Disagreement) -> bool:
     )
 
 
-def _uses(tenant: AdmittedPod) -> AllocationConflict:
-    devices = ", ".join(dict.fromkeys(share.device for share in tenant.beside))
-    return AllocationConflict(tenant.pod, f"it uses {devices}, which was not allocated to it")
+def _uses(admitted_pod: AdmittedPod) -> AllocationConflict:
+    devices = ", ".join(dict.fromkeys(share.device for share in admitted_pod.beside))
+    return AllocationConflict(admitted_pod.pod, f"it uses {devices}, which was not allocated to it")
 
 
 def _text(conflict: Disagreement) -> str:

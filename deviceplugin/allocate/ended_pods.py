@@ -1,4 +1,4 @@
-"""Which tenants have left: only those whose containers are gone, whatever their pods' status is.
+"""Which admitted pods have left: only those whose containers are gone, whatever their status is.
 
 A pod that is over may still have a running container: the pod was deleted by force, its node was
 abandoned, or the container ignores signals. And a pod that no source names may only be unknown yet.
@@ -8,7 +8,7 @@ after the last container. If cgroups cannot be read, the evidence is the kubelet
 a known pod, that every container has ended or that none was ever made; for an unknown pod, that its
 devices are no longer in the kubelet's checkpoint. (The kubelet keeps them there while the pod ends,
 but a kubelet that has lost its checkpoint can be wrong: so cgroups should be readable.) If a
-witness does not answer, no tenant leaves.
+witness does not answer, no pod leaves.
 
 A kubelet's tree of cgroups without any pod is no evidence at first: it may be another machine's.
 But the kubelet may also have removed the last pod's cgroup, and it keeps that pod's devices in its
@@ -47,7 +47,7 @@ def collectable(
     *,
     shown: Collection[str] = (),
 ) -> frozenset[str]:
-    """The UIDs of tenants that hold nothing any more.
+    """The UIDs of admitted pods that hold nothing any more.
 
     ``pods`` are all pods of the node, None while the API server does not answer. ``live_pods`` are
     the UIDs that have a cgroup and ``assigned`` the UIDs in the kubelet's checkpoint, None where
@@ -59,12 +59,12 @@ def collectable(
     known = _by_uid(pods)
     return frozenset(
         uid
-        for uid, tenant in allocation_state.tenants.items()
+        for uid, admitted_pod in allocation_state.admitted_pods.items()
         if _is_over(
-            tenant,
+            admitted_pod,
             known.get(uid, ()),
             now,
-            shown=uid in shown or _was_shown(tenant, live_pods, assigned),
+            shown=uid in shown or _was_shown(admitted_pod, live_pods, assigned),
         )
         and _is_empty(uid, known.get(uid, ()), live_pods, assigned)
     )
@@ -77,19 +77,19 @@ def over(
     *,
     shown: Collection[str] = (),
 ) -> frozenset[str]:
-    """The UIDs of tenants that the API server alone reports to be over; see :func:`collectable`."""
+    """The UIDs of pods that the API server alone reports to be over; see :func:`collectable`."""
     if pods is None:
         return frozenset()
     known = _by_uid(pods)
     return frozenset(
         uid
-        for uid, tenant in allocation_state.tenants.items()
-        if _is_over(tenant, known.get(uid, ()), now, shown=uid in shown)
+        for uid, admitted_pod in allocation_state.admitted_pods.items()
+        if _is_over(admitted_pod, known.get(uid, ()), now, shown=uid in shown)
     )
 
 
 class Alone:
-    """Since when the API server alone has reported each tenant as over."""
+    """Since when the API server alone has reported each pod as over."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -113,21 +113,23 @@ def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
 
 
 def _was_shown(
-    tenant: AdmittedPod, live_pods: frozenset[str] | None, assigned: Collection[str] | None
+    admitted_pod: AdmittedPod, live_pods: frozenset[str] | None, assigned: Collection[str] | None
 ) -> bool:
     """Whether a plugin of ours has seen the pod, and the node knows nothing of it any more.
 
     The kubelet remembers what it has allocated as long as it knows the pod.
     """
-    nowhere = live_pods is not None and assigned is not None and tenant.pod.uid not in assigned
-    return nowhere and not tenant.foreign
+    nowhere = (
+        live_pods is not None and assigned is not None and admitted_pod.pod.uid not in assigned
+    )
+    return nowhere and not admitted_pod.foreign
 
 
-def _is_over(tenant: AdmittedPod, pods: Collection[Pod], now: float, *, shown: bool) -> bool:
+def _is_over(admitted_pod: AdmittedPod, pods: Collection[Pod], now: float, *, shown: bool) -> bool:
     """Whether the API server reports it as over. Several pods may have a static pod's UID."""
     if not pods:
         grace = MOMENT_SECONDS if shown else GRACE_SECONDS
-        return abs(now - tenant.since) >= grace  # negative if the clock was set back
+        return abs(now - admitted_pod.since) >= grace  # negative if the clock was set back
     return not any(map(holds_devices, pods))
 
 

@@ -21,7 +21,8 @@ class DesiredState(msgspec.Struct, frozen=True):
     Attributes:
         devices: the node's, with their health; () if they are not known yet.
         named: the devices by every name.
-        tenants, pods: by the UID that the node knows a pod by; pods as the API server has them.
+        admitted_pods, pods: by the UID that the node knows a pod by; pods as the API server has
+            them.
         node: as the API server has it; None if the API server does not answer.
         served: UIDs of pods with an answer of the kubelet's for every container (it is bound, or
             refused, perhaps only for now), and of pods with a finally refused container.
@@ -30,7 +31,7 @@ class DesiredState(msgspec.Struct, frozen=True):
 
     devices: tuple[Device, ...]
     named: Mapping[str, Device]
-    tenants: Mapping[str, AdmittedPod]
+    admitted_pods: Mapping[str, AdmittedPod]
     pods: Mapping[str, Pod]
     node: Node | None
     served: frozenset[str] = frozenset()
@@ -42,8 +43,8 @@ def of_pod(adapter: SchemeAdapter, desired: DesiredState, uid: str, now: float) 
     pod = desired.pods[uid]
     if uid in desired.refused:
         return adapter.failure_annotations(pod)
-    tenant = desired.tenants.get(uid)
-    return adapter.pod_annotations(pod, tenant, desired.named, now) if tenant else {}
+    admitted_pod = desired.admitted_pods.get(uid)
+    return adapter.pod_annotations(pod, admitted_pod, desired.named, now) if admitted_pod else {}
 
 
 def of_node(adapter: SchemeAdapter, desired: DesiredState, now: float) -> NodePatch:

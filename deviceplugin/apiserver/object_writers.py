@@ -102,7 +102,7 @@ class PodWriter:
         return [
             uid
             for uid in desired.pods
-            if (uid in desired.tenants or uid in desired.refused)
+            if (uid in desired.admitted_pods or uid in desired.refused)
             and self._up_to_date.get(uid) != _inputs(desired, uid)
         ]
 
@@ -128,7 +128,11 @@ class PodWriter:
 
 
 def _inputs(desired: DesiredState, uid: str) -> _Inputs:
-    return desired.pods[uid].resource_version, desired.tenants.get(uid), uid in desired.refused
+    return (
+        desired.pods[uid].resource_version,
+        desired.admitted_pods.get(uid),
+        uid in desired.refused,
+    )
 
 
 OWNER_SECONDS: Final = 5.0

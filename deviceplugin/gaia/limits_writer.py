@@ -60,7 +60,7 @@ class PodFiles(msgspec.Struct, frozen=True):
 
 
 class LimitsWriter:
-    """Keeps the files of all tenants' containers. Any thread may use it."""
+    """Keeps the files of all admitted pods' containers. Any thread may use it."""
 
     def __init__(
         self,
@@ -81,26 +81,26 @@ class LimitsWriter:
         self._pod = pod
         self._driver = driver
         self._changing = threading.Lock()
-        self._tenants: dict[str, AdmittedPod] = {}
+        self._admitted_pods: dict[str, AdmittedPod] = {}
         self._warned: dict[str, dict[str, str]] = {}  # UID -> warning -> its last logged reason
 
-    def serve(self, tenant: AdmittedPod) -> None:
-        """Serve the tenant with these shares from now on."""
+    def serve(self, admitted_pod: AdmittedPod) -> None:
+        """Serve the pod with these shares from now on."""
         with self._changing:
-            self._tenants[tenant.pod.uid] = tenant
+            self._admitted_pods[admitted_pod.pod.uid] = admitted_pod
 
     def stop_serving(self, uid: str) -> None:
-        """The pod is no tenant any more: remove its folder. Raises OSError."""
+        """The pod is not admitted any more: remove its folder. Raises OSError."""
         with self._changing:
-            self._tenants.pop(uid, None)
+            self._admitted_pods.pop(uid, None)
             self._warned.pop(uid, None)
             self._folder.remove(uid)
 
     def repair(self) -> None:
         """Rewrite damaged files: the library may read them at any time."""
         with self._changing:
-            tenants = tuple(self._tenants)
-        for uid in tenants:
+            admitted_pods = tuple(self._admitted_pods)
+        for uid in admitted_pods:
             try:
                 folders = self._folder.containers(uid)
                 if not all(self._is_whole(uid, folder) for folder in folders):
@@ -114,24 +114,24 @@ class LimitsWriter:
         Containers in ``by_name`` get them under their name as well. Raises SourceError, OSError.
         """
         with self._changing:
-            tenant = self._tenants.get(uid)
-            return self._looked(tenant, by_name) if tenant else PodFiles()
+            admitted_pod = self._admitted_pods.get(uid)
+            return self._looked(admitted_pod, by_name) if admitted_pod else PodFiles()
 
-    def _looked(self, tenant: AdmittedPod, by_name: Collection[str]) -> PodFiles:
-        uid = tenant.pod.uid
+    def _looked(self, admitted_pod: AdmittedPod, by_name: Collection[str]) -> PodFiles:
+        uid = admitted_pod.pod.uid
         pod = self._pod(uid)
         pids = self._processes(uid)
-        names = with_whole_ids(self._names(tenant.pod, pod), pids)
+        names = with_whole_ids(self._names(admitted_pod.pod, pod), pids)
         running = {
             container_id: names.get(container_id) for container_id, its in pids.items() if its
         }
         served = {}
         waiting = {container_id for container_id, name in running.items() if name is None}
         for container, name in running.items():
-            shares = None if name is None else allocation_of(tenant, name)
+            shares = None if name is None else allocation_of(admitted_pod, name)
             if name is None or shares is None:
                 continue
-            config = self._config(tenant, shares, pod, container)
+            config = self._config(admitted_pod, shares, pod, container)
             if config is None:
                 waiting.add(container)
                 continue
@@ -145,14 +145,14 @@ class LimitsWriter:
         )
 
     def _config(
-        self, tenant: AdmittedPod, shares: Allocation, pod: Pod | None, folder: str
+        self, admitted_pod: AdmittedPod, shares: Allocation, pod: Pod | None, folder: str
     ) -> bytes | None:
         """The file's bytes; None if the pod's own limit is not known, and never was."""
-        requests = self._requests(tenant.pod.uid, pod)
+        requests = self._requests(admitted_pod.pod.uid, pod)
         if requests is None:
-            there = self._folder.content(tenant.pod.uid, folder, VCUDA_CONFIG)
+            there = self._folder.content(admitted_pod.pod.uid, folder, VCUDA_CONFIG)
             return there if _reads(vcuda_config.decode, there) else None
-        return vcuda_config.encode(config_of(tenant, shares, requests, self._driver()))
+        return vcuda_config.encode(config_of(admitted_pod, shares, requests, self._driver()))
 
     def _is_whole(self, uid: str, folder: str) -> bool:
         """Whether a container's files can be read; ours have at least one pid."""
@@ -191,16 +191,16 @@ def _reads(decode: Callable[[bytes], object], content: bytes | None) -> bool:
         return False
 
 
-def allocation_of(tenant: AdmittedPod, container: str) -> Allocation | None:
+def allocation_of(admitted_pod: AdmittedPod, container: str) -> Allocation | None:
     """A container's shares: of its binding, or else of its reservation; None if it has none."""
-    bound = tenant.binding(container)
+    bound = admitted_pod.binding(container)
     if bound is None:
-        return tenant.allocation(container)
+        return admitted_pod.allocation(container)
     return Allocation(container, bound.shares, Phase.ASSIGNED)
 
 
 def config_of(
-    tenant: AdmittedPod,
+    admitted_pod: AdmittedPod,
     allocation: Allocation,
     requests: Iterable[Request],
     driver: tuple[int, int],
@@ -208,7 +208,7 @@ def config_of(
     """The container's limits; the requests decide whether they are hard. Raises ClaimError."""
     name = allocation.container
     soft = (request.limit_milli for request in requests if request.container == name)
-    return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))
+    return limits(admitted_pod.pod, allocation, driver, limit_milli=next(soft, None))
 
 
 class ContainerNames:

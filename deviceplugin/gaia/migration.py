@@ -1,4 +1,4 @@
-"""gpu-manager's own checkpoint, read as tenants that another plugin admitted.
+"""gpu-manager's own checkpoint, read as pods that another plugin admitted.
 
 ``/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint``, without the last folder in v1.0.3.
 JSON written by Go: pod UID -> container -> device nodes, cores in percent and memory in bytes. It
@@ -85,14 +85,14 @@ LIMIT: Final = 16 * 1024 * 1024
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """The tenants, and why some or all of them could not be read."""
+    """The admitted pods, and why some or all of them could not be read."""
 
-    tenants: tuple[AdmittedPod, ...] = ()
+    admitted_pods: tuple[AdmittedPod, ...] = ()
     problems: tuple[SourceError, ...] = ()
 
 
 def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
-    """The tenants of gpu-manager's checkpoint; none if there is no checkpoint.
+    """The admitted pods of gpu-manager's checkpoint; none if there is no checkpoint.
 
     ``devices`` are the node's, with their minor numbers. A pod on a GPU that the node does not have
     is a problem, and the others are kept.
@@ -103,7 +103,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     except SourceError as error:
         return Migrated() if error.reason is Reason.ABSENT else Migrated(problems=(error,))
     uuids = {name: device.uuid for device in devices if device.uuid for name in device.names}
-    tenants, problems = [], []
+    admitted_pods, problems = [], []
     for uid, containers in sorted(pods.items()):
         try:
             allocations = tuple(_by_uuid(entry, uuids) for entry in containers)
@@ -111,8 +111,8 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
             detail = f"the pod {uid[:64]!r} is on {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, object_name, detail))
             continue
-        tenants.append(AdmittedPod(PodRef(uid, "", ""), allocations, foreign=True))
-    return Migrated(tuple(tenants), tuple(problems))
+        admitted_pods.append(AdmittedPod(PodRef(uid, "", ""), allocations, foreign=True))
+    return Migrated(tuple(admitted_pods), tuple(problems))
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str]) -> Allocation:

@@ -1,8 +1,8 @@
 """All that gpu-manager needs on a node besides the answers to the kubelet, behind one object.
 
-The plugin calls it in this order: :meth:`~GaiaServices.serve` for every tenant that it has found at
-its start, :meth:`~GaiaServices.prune` once when it knows them all, :meth:`~GaiaServices.bound`
-before a container is made, and :meth:`~GaiaServices.stop_serving`.
+The plugin calls it in this order: :meth:`~GaiaServices.serve` for every admitted pod that it has
+found at its start, :meth:`~GaiaServices.prune` once when it knows them all,
+:meth:`~GaiaServices.bound` before a container is created, and :meth:`~GaiaServices.stop_serving`.
 """
 
 import logging
@@ -95,29 +95,29 @@ class GaiaServices:
         """Why some containers cannot get the driver; "" if all can."""
         return self._problem
 
-    def serve(self, tenant: AdmittedPod) -> None:
-        """Serve the tenant's containers from now on, by these shares. Raises OSError."""
-        uid = tenant.pod.uid
+    def serve(self, admitted_pod: AdmittedPod) -> None:
+        """Serve the pod's containers from now on, by these shares. Raises OSError."""
+        uid = admitted_pod.pod.uid
         self._folder.make(uid)
-        self._registrar.serve(tenant)
+        self._registrar.serve(admitted_pod)
         self._servers.open(uid, self._folder.socket(uid))
 
-    def bound(self, tenant: AdmittedPod) -> None:
+    def bound(self, admitted_pod: AdmittedPod) -> None:
         """Like :meth:`serve`, before a container is made; raises OSError if the container has to
         wait.
         """
-        self.serve(tenant)
-        self._require_driver(tenant)
+        self.serve(admitted_pod)
+        self._require_driver(admitted_pod)
 
     def stop_serving(self, uid: str) -> None:
-        """The tenant's containers are gone: remove its socket and folder. Raises OSError."""
+        """The pod's containers are gone: remove its socket and folder. Raises OSError."""
         self._servers.close(uid)
         self._registrar.stop_serving(uid)
 
     def prune(self, uids: Collection[str]) -> None:
         """Remove the folders of all other pods; to be called before any new one gets a share.
 
-        ``uids`` are those of all pods that may have containers, tenants or not. Raises OSError.
+        ``uids`` are those of all pods that may have containers, admitted or not. Raises OSError.
         """
         for uid in self._folder.pods():
             if uid not in uids:
@@ -148,9 +148,9 @@ class GaiaServices:
                     log.exception("unexpected error while keeping gpu-manager's files")
             self._stopping.wait(REFRESH_SECONDS)
 
-    def _require_driver(self, tenant: AdmittedPod) -> None:
-        """Raises OSError while there is no folder of the driver for the tenant."""
-        flavours = {_flavour(share.cores_milli) for share in tenant.shares}
+    def _require_driver(self, admitted_pod: AdmittedPod) -> None:
+        """Raises OSError while there is no folder of the driver for the pod."""
+        flavours = {_flavour(share.cores_milli) for share in admitted_pod.shares}
         there = self._mirrored.folders.keys() if self._mirrored else frozenset()
         if not flavours <= there:
             raise OSError(self._problem or "no driver is mirrored for such a share")

@@ -70,8 +70,8 @@ class NodeProbe:
         """The node's snapshot; takes at most two time-outs.
 
         ``gpu`` is the driver's sample of now, None if it has none, and ``devices`` are its GPUs as
-        they are shared. ``own`` are the tenants of our checkpoint. ``pods`` are all pods of the
-        node, None while the API server does not answer. ``now`` is unix seconds.
+        they are shared. ``own`` are the admitted pods of our checkpoint. ``pods`` are all pods of
+        the node, None while the API server does not answer. ``now`` is unix seconds.
         """
         self._gpu = gpu
         seen = observe(self._on, now, self._timeout, stale=2 * self._timeout)

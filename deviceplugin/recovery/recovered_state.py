@@ -1,10 +1,10 @@
 """Computes who holds what when the plugin starts, before it answers any call. Pure.
 
-It joins three inputs. Our own checkpoint names tenants and their bindings. The ledger names holders
-by all other sources: those that another plugin admitted, and ours if the checkpoint was lost. And
-what a running container uses besides its reservation is held, too: it has these devices now, and
-may start again with the reserved ones. An admitted pod of the checkpoint is dropped only if it has
-certainly left; missing data is no evidence.
+It joins three inputs. Our own checkpoint names admitted pods and their bindings. The ledger names
+holders by all other sources: those that another plugin admitted, and ours if the checkpoint was
+lost. And what a running container uses besides its reservation is held, too: it has these devices
+now, and may start again with the reserved ones. An admitted pod of the checkpoint is dropped only
+if it has certainly left; missing data is no evidence.
 
 A pod whose assignment has a name of ours, and which the checkpoint does not have, gets the shares
 of its claim, in the claim's order, so that its containers can be bound to the same shares under the
@@ -48,9 +48,9 @@ _CREATED: Final = frozenset({Source.PROCESS, Source.OWN_CHECKPOINT, Source.SHIM,
 
 
 class Adoption(msgspec.Struct, frozen=True):
-    """The tenant, and whether the devices of all its containers are known."""
+    """The admitted pod, and whether the devices of all its containers are known."""
 
-    tenant: AdmittedPod
+    admitted_pod: AdmittedPod
     complete: bool
 
 
@@ -132,8 +132,8 @@ def adopted(holdings: Sequence[Holding], claims: Claims, answers: Answers, now: 
             allocations.append(Allocation(container, placed, Phase.ASSIGNED))
         complete = complete and all(holding.share.device for holding in here)
     since = min((holding.since for holding in holdings if holding.since is not None), default=now)
-    tenant = AdmittedPod(holdings[0].pod, tuple(allocations), since=since, foreign=True)
-    return Adoption(tenant, complete)
+    admitted_pod = AdmittedPod(holdings[0].pod, tuple(allocations), since=since, foreign=True)
+    return Adoption(admitted_pod, complete)
 
 
 def _by_uuid(share: Share, named: Mapping[str, Device]) -> Share:
@@ -220,38 +220,38 @@ def recover(
 ) -> Recovered:
     """The allocation state at the start.
 
-    ``own`` are the tenants of our checkpoint, if it was written since the node started, and those
-    of another plugin's checkpoint; ``now`` is unix seconds. Raises CapacityError if two devices
-    have the same UUID.
+    ``own`` are the admitted pods of our checkpoint, if it was written since the node started, and
+    those of another plugin's checkpoint; ``now`` is unix seconds. Raises CapacityError if two
+    devices have the same UUID.
     """
     empty = AllocationState.of(devices)
     holdings = _by_pod(sources.ledger, empty)
     sound, crossed = _sound(own, sources.assignments or ())
-    tenants = _without_gone(empty, sound, sources, holdings, now)
+    admitted_pods = _without_gone(empty, sound, sources, holdings, now)
     unplaced = {}
     for uid, adoption in _adoptions(codec, empty, sources, holdings, now):
-        known = tenants.get(uid)
+        known = admitted_pods.get(uid)
         if known is not None and not known.foreign:
             continue
-        if adoption.tenant.allocations:
-            since = (known.since if known else 0.0) or adoption.tenant.since
-            tenants[uid] = replace(adoption.tenant, since=since)
+        if adoption.admitted_pod.allocations:
+            since = (known.since if known else 0.0) or adoption.admitted_pod.since
+            admitted_pods[uid] = replace(adoption.admitted_pod, since=since)
         if not adoption.complete:
-            unplaced[uid] = adoption.tenant.pod
+            unplaced[uid] = adoption.admitted_pod.pod
     for pod in sources.pods or ():
-        if (tenant := tenants.get(pod.kubelet_uid)) is not None:
-            tenants[pod.kubelet_uid] = seen(tenant, pod, sources.booted_at)
+        if (admitted_pod := admitted_pods.get(pod.kubelet_uid)) is not None:
+            admitted_pods[pod.kubelet_uid] = seen(admitted_pod, pod, sources.booted_at)
     admitted_before = [
-        _using(admitted, holdings.get(uid, ()), empty) for uid, admitted in tenants.items()
+        _using(admitted, holdings.get(uid, ()), empty) for uid, admitted in admitted_pods.items()
     ]
     allocation_state, _ = AllocationState.over(empty.devices, admitted_before)
-    differ, remarks = disagreements(sources.ledger, codec.scheme, tenants)
+    differ, remarks = disagreements(sources.ledger, codec.scheme, admitted_pods)
     conflicts = (
         *crossed,
         *(AllocationConflict(pod, _UNPLACED) for pod in unplaced.values()),
         *differ,
     )
-    unproven = _unproven(sources, codec.scheme) - tenants.keys()
+    unproven = _unproven(sources, codec.scheme) - admitted_pods.keys()
     return Recovered(allocation_state, conflicts, unproven | unplaced.keys(), remarks)
 
 
@@ -272,16 +272,16 @@ def _by_pod(ledger: Ledger, allocation_state: AllocationState) -> Holdings:
 def _sound(
     own: Iterable[AdmittedPod], assignments: Iterable[ContainerDevices]
 ) -> tuple[dict[str, AdmittedPod], list[AllocationConflict]]:
-    """The tenants by UID without bindings under other containers' names, and their conflicts."""
+    """The pods by UID without bindings under other containers' names, and their conflicts."""
     owners = {entry.name: (entry.pod_uid, entry.container) for entry in assignments if entry.name}
-    tenants: dict[str, AdmittedPod] = {}
+    admitted_pods: dict[str, AdmittedPod] = {}
     crossed = []
-    for tenant in own:
-        uid = tenant.pod.uid
-        if uid in tenants and tenant.foreign:
+    for admitted_pod in own:
+        uid = admitted_pod.pod.uid
+        if uid in admitted_pods and admitted_pod.foreign:
             continue
         bindings = []
-        for binding in tenant.bindings:
+        for binding in admitted_pod.bindings:
             if owners.setdefault(binding.name, (uid, binding.container)) == (
                 uid,
                 binding.container,
@@ -290,20 +290,20 @@ def _sound(
                 continue
             container, name = binding.container, binding.name
             detail = f"our checkpoint has {container} bound to {name}, which is another's"
-            crossed.append(AllocationConflict(tenant.pod, detail))
-        tenants[uid] = replace(tenant, bindings=tuple(bindings), beside=())
-    return tenants, crossed
+            crossed.append(AllocationConflict(admitted_pod.pod, detail))
+        admitted_pods[uid] = replace(admitted_pod, bindings=tuple(bindings), beside=())
+    return admitted_pods, crossed
 
 
 def _without_gone(
     empty: AllocationState,
-    tenants: dict[str, AdmittedPod],
+    admitted_pods: dict[str, AdmittedPod],
     sources: RecoverySources,
     holdings: Holdings,
     now: float,
 ) -> dict[str, AdmittedPod]:
-    """The tenants that have not certainly left; a container that the kernel shows is there."""
-    everybody, _ = AllocationState.over(empty.devices, tenants.values())
+    """The pods that have not certainly left; a container that the kernel shows is there."""
+    everybody, _ = AllocationState.over(empty.devices, admitted_pods.values())
     assigned = (
         None
         if sources.assignments is None
@@ -311,7 +311,7 @@ def _without_gone(
     )
     left = collectable(everybody, sources.pods, sources.live_pods, assigned, now)
     dead = {uid for uid in left if not any(map(is_alive, holdings.get(uid, ())))}
-    return {uid: tenant for uid, tenant in tenants.items() if uid not in dead}
+    return {uid: admitted_pod for uid, admitted_pod in admitted_pods.items() if uid not in dead}
 
 
 # ---------------------------------------------------------------- the ledger
@@ -355,19 +355,19 @@ def _unproven(sources: RecoverySources, scheme: Scheme) -> frozenset[str]:
 
 
 def _using(
-    tenant: AdmittedPod, holdings: Sequence[Holding], allocation_state: AllocationState
+    admitted_pod: AdmittedPod, holdings: Sequence[Holding], allocation_state: AllocationState
 ) -> AdmittedPod:
-    """The tenant with the shares that it uses of devices not allocated to it, and with its name.
+    """The pod with the shares that it uses of devices not allocated to it, and with its name.
 
     The driver has to report the use: a region, which the tenant can write, takes no pod's room. If
     no source reports an amount, only the slot is held.
     """
-    others = allocation_state.named.keys() - {share.device for share in tenant.shares}
+    others = allocation_state.named.keys() - {share.device for share in admitted_pod.shares}
     used = (
         holding.share
         for holding in holdings
         if holding.alive and Source.PROCESS in holding.sources and holding.share.device in others
     )
     beside = (Share(share.device, share.memory_bytes or 0, share.cores_milli) for share in used)
-    pod = next((holding.pod for holding in holdings if not tenant.pod.name), tenant.pod)
-    return replace(tenant, pod=pod, beside=tuple(beside))
+    pod = next((holding.pod for holding in holdings if not admitted_pod.pod.name), admitted_pod.pod)
+    return replace(admitted_pod, pod=pod, beside=tuple(beside))

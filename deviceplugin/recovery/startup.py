@@ -38,30 +38,30 @@ served without the API server; before the first one, all sources are read once m
 
 
 class CheckpointContent(msgspec.Struct, frozen=True):
-    """The tenants of our checkpoint, and whether it was written since the node started."""
+    """The admitted pods of our checkpoint, and whether it was written since the node started."""
 
-    tenants: tuple[AdmittedPod, ...] = ()
+    admitted_pods: tuple[AdmittedPod, ...] = ()
     this_boot: bool = True
 
     def trusted(self, assignments: Iterable[ContainerDevices]) -> tuple[AdmittedPod, ...]:
-        """The tenants that may be trusted.
+        """The admitted pods that may be trusted.
 
-        Of an older boot, these are the tenants for which the kubelet still has an answer of ours,
-        for the same container: names are random and used once, so it is the same admission. That
+        Of an older boot, these are the pods for which the kubelet still has an answer of ours, for
+        the same container: names are random and used once, so it is the same admission. That
         admission decided the pod's shares; its annotations, which its owner can write, do not
         decide again. Its init containers run again.
         """
         if self.this_boot:
-            return self.tenants
+            return self.admitted_pods
         names = {
             (entry.pod_uid, entry.container, entry.name) for entry in assignments if entry.name
         }
         return tuple(
-            replace(tenant, initialized=False)
-            for tenant in self.tenants
+            replace(admitted_pod, initialized=False)
+            for admitted_pod in self.admitted_pods
             if any(
-                (tenant.pod.uid, binding.container, binding.name) in names
-                for binding in tenant.bindings
+                (admitted_pod.pod.uid, binding.container, binding.name) in names
+                for binding in admitted_pod.bindings
             )
         )
 
@@ -92,8 +92,8 @@ class Recovery:
     ) -> Recovered:
         """Who holds what, as far as the sources show it now.
 
-        ``known`` are the tenants of an earlier try. Raises CapacityError if two GPUs have the same
-        UUID.
+        ``known`` are the admitted pods of an earlier try. Raises CapacityError if two GPUs have
+        the same UUID.
         """
         until = time.monotonic() + PATIENCE_SECONDS
         admitted_before = tuple(known)
@@ -113,8 +113,9 @@ class Recovery:
                 if (enough and assignments is not None) or time.monotonic() > until:
                     break
                 time.sleep(AGAIN_SECONDS)
-        foreign = sum(tenant.foreign for tenant in recovered.allocation_state.tenants.values())
-        counted = {"tenants": len(recovered.allocation_state.tenants), "foreign": foreign}
+        admitted_pods = recovered.allocation_state.admitted_pods
+        foreign = sum(admitted_pod.foreign for admitted_pod in admitted_pods.values())
+        counted = {"pods": len(admitted_pods), "foreign": foreign}
         open_ = {"conflicts": len(recovered.conflicts), "unsettled": len(recovered.unsettled)}
         log.info("allocation state recovered", extra={**counted, **open_})
         return recovered

@@ -143,12 +143,12 @@ class Stage:
         """The kubelet's, of the binding resource."""
         return read_assignments(str(self.node.path(CHECKPOINT)), KINDS[kind].resource)
 
-    def tenants(self, kind: str) -> dict[str, AdmittedPod]:
+    def admitted_pods(self, kind: str) -> dict[str, AdmittedPod]:
         """Those of the plugin's own checkpoint, by UID."""
         scheme = Scheme(KINDS[kind].scheme)
         path = self.node.path(f"{STATE}/{file_name(scheme)}")
         kept = decode(path.read_bytes(), str(path), scheme, self.node.name)
-        return {tenant.pod.uid: tenant for tenant in kept.tenants}
+        return {admitted_pod.pod.uid: admitted_pod for admitted_pod in kept.admitted_pods}
 
     def require_sound(self, kind: str, running: Iterable[Object]) -> None:
         """``running`` are all that do: each has its share, and no GPU is overcommitted.
@@ -170,14 +170,14 @@ class Stage:
         assert not [each for each, times in ids.items() if times > 1]
         assert len({one.name for one in live}) == len(live)
 
-        kept = self.tenants(kind)
+        kept = self.admitted_pods(kind)
         assert pods.keys() <= kept.keys(), "a live pod's devices were freed"
         for one in live:
-            tenant, promise = kept[one.pod_uid], promised(pods[one.pod_uid])
-            (share,) = tenant.shares
+            admitted_pod, promise = kept[one.pod_uid], promised(pods[one.pod_uid])
+            (share,) = admitted_pod.shares
             held = plugin.uuids.index(share.device), share.memory_bytes
             assert held == (promise.gpu, (promise.gib or 0) * GIB)
-            binding = tenant.binding("main")
+            binding = admitted_pod.binding("main")
             assert binding is not None
             assert (binding.name, binding.shares) == (one.name, (share,))
 

@@ -161,7 +161,7 @@ def test_after_a_reboot_all_run_again_and_nobody_holds_what_the_dead_had(
     specs = node.path(SPECS)
     old = {file.name for file in specs.glob("vgpu-*.json")}
     assert len(old) == REPLICAS
-    assert stage.tenants(KIND).keys() >= before
+    assert stage.admitted_pods(KIND).keys() >= before
 
     begun = time.monotonic()
     node.reboot()
@@ -179,7 +179,7 @@ def test_after_a_reboot_all_run_again_and_nobody_holds_what_the_dead_had(
         lambda: not {file.name for file in specs.glob("vgpu-*.json")} & old,
         "specs of the older boot are gone",
     )
-    assert not stage.tenants(KIND).keys() & before
+    assert not stage.admitted_pods(KIND).keys() & before
     figure(
         f"reboot: the node is Ready after {booted:.1f} s, its pods are refused after"
         f" {refused_after:.1f} s, the plugin is ready after {served:.1f} s, all run after"

@@ -142,7 +142,7 @@ def test_a_kubelet_that_returns_has_the_plugin_at_once(end, stage, plugin, house
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop_plugin", "kill"])
-def test_a_plugin_that_returns_knows_its_tenants(end, stage, plugin, house, figure):
+def test_a_plugin_that_returns_knows_its_admitted_pods(end, stage, plugin, house, figure):
     getattr(plugin, end)()
     with timed(figure, f"{end}: started again and ready after"):
         plugin.start_plugin()
@@ -213,7 +213,7 @@ def of_the_future(file):
     ],
 )
 def test_without_its_own_checkpoint_the_other_sources_decide(damage, problem, stage, plugin, house):
-    before = {uid: tenant.bindings for uid, tenant in stage.tenants(KIND).items()}
+    before = {uid: admitted_pod.bindings for uid, admitted_pod in stage.admitted_pods(KIND).items()}
     plugin.kill()
     own = stage.node.path(OWN)
     before_that = set(own.parent.iterdir())
@@ -228,7 +228,7 @@ def test_without_its_own_checkpoint_the_other_sources_decide(damage, problem, st
     assert problems == ([[problem.value]] if problem else [])
     house.require_kept()
     (uid,) = {pod["metadata"]["uid"] for pod in house.living} & before.keys()
-    again = stage.tenants(KIND)[uid].bindings
+    again = stage.admitted_pods(KIND)[uid].bindings
     assert [(one.name, one.shares) for one in again] == [
         (one.name, one.shares) for one in before[uid]
     ]
@@ -299,7 +299,7 @@ def test_without_the_api_server_what_runs_may_be_started_again(
         with timed(figure, "without the API server: ready after"):
             plugin.start_plugin()
             plugin.wait_ready()
-        assert stage.tenants(KIND).keys() >= {pod["metadata"]["uid"] for pod in house.living}
+        assert stage.admitted_pods(KIND).keys() >= {pod["metadata"]["uid"] for pod in house.living}
         node.run(["ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", old])
         wait_until(
             lambda: containers(node, big["metadata"]["uid"]) - {old}, "the container is made again"

@@ -15,7 +15,7 @@ from deviceplugin.failpoints import Step
 from tests.cluster.accounts import account
 from tests.support import sample_cluster as sample
 from tests.support.bed import objects
-from tests.support.plugin_pods import by_name, gpu, no_capacity, tenant_of
+from tests.support.plugin_pods import admitted_pod_of, by_name, gpu, no_capacity
 from tests.support.waiting import wait_until
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.client import ApiClient
@@ -46,7 +46,7 @@ class Plugin:
     def __init__(self, kubeconfig, adapter):
         self.adapter = adapter
         self.devices = adapter.devices(GPUS)
-        self.tenants, self.served, self.steps = {}, set(), []
+        self.admitted_pods, self.served, self.steps = {}, set(), []
         self.cluster = ApiClient.connect(str(kubeconfig), gather=0)
         self.status_manager = StatusManager(self.cluster, adapter, self.look, self.steps.append)
         api = list_watch.pods_of_node(self.cluster, ON_NODE)
@@ -71,7 +71,9 @@ class Plugin:
         pods, node = self.pods.state(), self.node.state().objects.get(ON_NODE)
         named = by_name(self.devices)
         served = frozenset(self.served)
-        return DesiredState(self.devices, named, dict(self.tenants), pods.objects, node, served)
+        return DesiredState(
+            self.devices, named, dict(self.admitted_pods), pods.objects, node, served
+        )
 
     def bind(self, made):
         """All containers of the pod are bound, as soon as the watch shows it."""
@@ -79,7 +81,7 @@ class Plugin:
         pod = wait_until(lambda: self.pods.state().objects.get(uid), "the watch shows the pod")
         allocations = self.adapter.claim(pod, ON_NODE, self.devices, no_capacity(self.devices))
         bound = [each.container for each in allocations]
-        self.tenants = {**self.tenants, uid: tenant_of(pod, allocations, bound)}
+        self.admitted_pods = {**self.admitted_pods, uid: admitted_pod_of(pod, allocations, bound)}
         self.served = {*self.served, uid}
         self.status_manager.wake()
 
@@ -193,10 +195,10 @@ def stale(api, node, volcano_pod):
         uid = seen[0].ref.uid
         devices = VOLCANO.devices(GPUS)
         allocations = VOLCANO.claim(seen[0], ON_NODE, devices, no_capacity(devices))
-        tenants = {uid: tenant_of(seen[0], allocations, ["main"])}
+        admitted_pods = {uid: admitted_pod_of(seen[0], allocations, ["main"])}
 
         def look():
-            return DesiredState(devices, by_name(devices), tenants, {uid: seen[0]}, None)
+            return DesiredState(devices, by_name(devices), admitted_pods, {uid: seen[0]}, None)
 
         yield made, seen, StatusManager(cluster, VOLCANO, look), lambda: reader.pod(*where)
 
@@ -367,7 +369,7 @@ def test_events_are_where_kubectl_looks_for_them(api, plugin_of, node, volcano_p
     plugin.bind(pod)
     for _ in range(3):
         plugin.status_manager.record_event(
-            plugin.tenants[pod["metadata"]["uid"]].pod, EventReason.REFUSED, "no room on a"
+            plugin.admitted_pods[pod["metadata"]["uid"]].pod, EventReason.REFUSED, "no room on a"
         )
     seen = wait_until(lambda: plugin.node.state().objects.get(ON_NODE), "the node is seen")
     plugin.status_manager.record_event(

@@ -170,17 +170,17 @@ class Fleet:
         ]
         return f"{len(messages)} pods: {messages[:5]}"[:5000]
 
-    def tenants(self, system):
+    def admitted_pods(self, system):
         """What the plugin's own checkpoint keeps: UID -> GPU and GiB."""
         plugin, scheme = self.plugins[system], Scheme(KINDS[system].scheme)
         path = plugin.node.path(f"{STATE}/{file_name(scheme)}")
         kept = decode(path.read_bytes(), str(path), scheme, plugin.node.name)
         return {
-            tenant.pod.uid: [
+            admitted_pod.pod.uid: [
                 (plugin.uuids.index(share.device), share.memory_bytes >> 30)
-                for share in tenant.shares
+                for share in admitted_pod.shares
             ]
-            for tenant in kept.tenants
+            for admitted_pod in kept.admitted_pods
         }
 
 
@@ -236,7 +236,7 @@ def test_three_hundred_pods_have_their_own_shares_and_no_gpu_is_over_committed(
         assert events.complete
         count = require_no_overcommitment(events.seen, fleet.plugins)
 
-        kept = {system: fleet.tenants(system) for system in KINDS}
+        kept = {system: fleet.admitted_pods(system) for system in KINDS}
         with ThreadPoolExecutor(8) as threads:
             shown = list(threads.map(lambda pod: Shown.by(fleet.client, pod), running))
         for pod, seen in zip(running, shown, strict=True):

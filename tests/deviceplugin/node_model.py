@@ -236,7 +236,7 @@ class NodeModel:
         if until == 0:
             return self.kill()
         if found.allocation_state is not state.allocation_state:
-            self.saved.append(tuple(found.allocation_state.tenants.values()))
+            self.saved.append(tuple(found.allocation_state.admitted_pods.values()))
         ready = set(state.ready)
         for step, (one, _) in enumerate(found.bound, 1):
             if until == step:
@@ -257,8 +257,12 @@ class NodeModel:
             allocation_state, pods, self.live_pods(), {uid for uid, _ in self.table}, self.now
         ):
             allocation_state = allocation_state.without(uid)
-        self.saved.append(tuple(allocation_state.tenants.values()))
-        kept = {one.name for tenant in allocation_state.tenants.values() for one in tenant.bindings}
+        self.saved.append(tuple(allocation_state.admitted_pods.values()))
+        kept = {
+            one.name
+            for admitted_pod in allocation_state.admitted_pods.values()
+            for one in admitted_pod.bindings
+        }
         kept |= self.expected | {one.name for one in self.table.values()}
         self.specs = {name: shares for name, shares in self.specs.items() if name in kept}
         self.state = replace(

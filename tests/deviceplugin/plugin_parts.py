@@ -69,7 +69,7 @@ class Watcher:
         self.calls = []
         self.failure = None
 
-    def prepare(self, tenant):
+    def prepare(self, admitted_pod):
         if self.failure:
             raise self.failure
 
@@ -125,7 +125,7 @@ class Parts:
         )
         self.wait_at_most(self.prestart_seconds)
         if recovered:
-            self.binder.start(partial(self.recover, self.store.load().tenants))
+            self.binder.start(partial(self.recover, self.store.load().admitted_pods))
             assert self.binder.recovered(PATIENT)
 
     def stop(self):
@@ -150,8 +150,8 @@ class Parts:
         """The binders' threads that are alive."""
         return [thread for thread in enumerate_threads() if thread.name == "binder"]
 
-    def recover(self, tenants, _known):
-        allocation_state, conflicts = AllocationState.over(self.devices, tenants)
+    def recover(self, admitted_pods, _known):
+        allocation_state, conflicts = AllocationState.over(self.devices, admitted_pods)
         return Recovered(allocation_state, conflicts)
 
     def _gone(self, state, pods, _shown):
@@ -211,7 +211,7 @@ class Parts:
     def saved(self):
         """Our checkpoint, by pod."""
         kept = CheckpointFile(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT).load()
-        return {tenant.pod.uid: tenant for tenant in kept.tenants}
+        return {admitted_pod.pod.uid: admitted_pod for admitted_pod in kept.admitted_pods}
 
     def waits(self):
         """Step -> how often something was waited for."""

@@ -144,8 +144,8 @@ class Plugin(RuleBasedStateMachine):
         self.node.now += later
         self.node.sweep()
         old = self.node.api and self.node.cgroups
-        for uid, tenant in self.node.state.allocation_state.tenants.items():
-            if old and self.node.now - tenant.since > GRACE_SECONDS:
+        for uid, admitted_pod in self.node.state.allocation_state.admitted_pods.items():
+            if old and self.node.now - admitted_pod.since > GRACE_SECONDS:
                 assert self.node.is_live(uid)
 
     @rule(lost=st.sampled_from((A, "", "")), ill=st.sampled_from((B, C, "", "")))
@@ -171,12 +171,12 @@ class Plugin(RuleBasedStateMachine):
         # Only the kubelet knows where the original plugin has really put its containers.
         table = table or not all(one.name for one in self.node.table.values())
         kept = {"newest": self.node.saved[-1:], "the one before": self.node.saved[-2:-1]}
-        tenants = next(iter(kept.get(own, ())), ())
-        if self.node.boot(tenants, table=table) and own == "newest":
-            for tenant in tenants:
-                if not tenant.foreign and self.node.is_live(tenant.pod.uid):
-                    found = self.node.state.allocation_state.tenants[tenant.pod.uid]
-                    assert replace(found, beside=()) == replace(tenant, beside=())
+        admitted_pods = next(iter(kept.get(own, ())), ())
+        if self.node.boot(admitted_pods, table=table) and own == "newest":
+            for admitted_pod in admitted_pods:
+                if not admitted_pod.foreign and self.node.is_live(admitted_pod.pod.uid):
+                    found = self.node.state.allocation_state.admitted_pods[admitted_pod.pod.uid]
+                    assert replace(found, beside=()) == replace(admitted_pod, beside=())
 
     @rule(remembers=st.sampled_from((True, True, False)), gated=st.booleans())
     def the_kubelet_starts_anew(self, remembers, gated):
@@ -212,7 +212,7 @@ class Plugin(RuleBasedStateMachine):
             return
         allocation_state = self.node.state.allocation_state
         for (uid, container), one in self.node.running.items():
-            held = [share.device for share in allocation_state.tenants[uid].shares]
+            held = [share.device for share in allocation_state.admitted_pods[uid].shares]
             assert {share.device for share in one.shares} <= {*held}
             booked = uid in allocation_state.unbooked or uid in allocation_state.capacity.held
             assert booked, container
@@ -224,8 +224,8 @@ class Plugin(RuleBasedStateMachine):
         owners = {one.name: key for key, one in self.node.table.items() if one.name}
         bound = [
             (one.name, (uid, one.container))
-            for uid, tenant in self.node.state.allocation_state.tenants.items()
-            for one in tenant.bindings
+            for uid, admitted_pod in self.node.state.allocation_state.admitted_pods.items()
+            for one in admitted_pod.bindings
         ]
         assert len({name for name, _ in bound}) == len(bound) == len({at for _, at in bound})
         assert all(owners.get(name, at) == at for name, at in bound)
@@ -235,7 +235,9 @@ class Plugin(RuleBasedStateMachine):
         if self.node.state is not None:
             allocation_state = self.node.state.allocation_state
             assert (
-                AllocationState.over(allocation_state.devices, allocation_state.tenants.values())[0]
+                AllocationState.over(
+                    allocation_state.devices, allocation_state.admitted_pods.values()
+                )[0]
                 == allocation_state
             )
 
@@ -254,7 +256,7 @@ class Plugin(RuleBasedStateMachine):
         node.forget_the_dead()
         node.sweep()
         node.bind(None)
-        assert set(node.state.allocation_state.tenants) <= set(node.pods)
+        assert set(node.state.allocation_state.admitted_pods) <= set(node.pods)
         for place in node.startable():
             refused = node.state.refusals.get(place)
             assert node.start(*place) == (refused is None)

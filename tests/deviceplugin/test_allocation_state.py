@@ -67,7 +67,7 @@ def test_an_admitted_pod_holds_the_shares_of_its_claim():
     )
     assert allocation_state.capacity.free(A).memory_bytes == 6 * GIB
     assert allocation_state.capacity.free(B).cores_milli == 700
-    assert allocation_state.tenants["p"].pod.name == "pod-p"
+    assert allocation_state.admitted_pods["p"].pod.name == "pod-p"
 
 
 def test_admitting_again_changes_nothing_whatever_the_annotations_say_now():
@@ -80,7 +80,7 @@ def test_admitting_again_changes_nothing_whatever_the_annotations_say_now():
 def test_a_gpu_may_be_called_by_its_index():
     allocation = Allocation("main", (Share("1", GIB, 100),), Phase.ASSIGNED)
     allocation_state = AllocationState.of(GPUS).admitted(pod("p"), (allocation,), 1.0)
-    assert allocation_state.tenants["p"].shares == (Share(B, GIB, 100),)
+    assert allocation_state.admitted_pods["p"].shares == (Share(B, GIB, 100),)
 
 
 def test_an_index_that_two_gpus_have_names_neither():
@@ -154,11 +154,11 @@ def test_a_refusal_changes_nothing():
     assert allocation_state == again
 
 
-def test_a_pod_of_the_same_name_is_another_tenant():
+def test_a_pod_of_the_same_name_is_another_pod():
     allocation_state = admitted(AllocationState.of(GPUS), pod("old", share(A, 7), name="web-0"))
     new = pod("new", share(A, 7), name="web-0")
     assert refusal(admitted, allocation_state, new).why is BindRefusal.NO_ROOM
-    assert admitted(allocation_state.without("old"), new).tenants.keys() == {"new"}
+    assert admitted(allocation_state.without("old"), new).admitted_pods.keys() == {"new"}
 
 
 # ---------------------------------------------------------------- leaving
@@ -178,17 +178,17 @@ def test_who_is_not_there_cannot_leave():
 
 
 def overbooked():
-    """Two tenants that hold more of GPU A than there is, the second one of GPU B, too."""
-    first = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)), 1.0).tenants["p"]
-    second = admitted(AllocationState.of(GPUS), pod("q", share(A, 7), share(B, 1)), 2.0).tenants[
-        "q"
-    ]
+    """Two pods that hold more of GPU A than there is, the second one of GPU B, too."""
+    first = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)), 1.0).admitted_pods["p"]
+    second = admitted(
+        AllocationState.of(GPUS), pod("q", share(A, 7), share(B, 1)), 2.0
+    ).admitted_pods["q"]
     return AllocationState.over(GPUS, (second, first))
 
 
 def test_of_those_who_hold_too_much_the_last_is_a_conflict():
     allocation_state, conflicts = overbooked()
-    assert allocation_state.tenants.keys() == {"p", "q"}
+    assert allocation_state.admitted_pods.keys() == {"p", "q"}
     assert allocation_state.unbooked == {"q"}
     assert [one.pod.uid for one in conflicts] == ["q"]
     assert A in conflicts[0].detail
@@ -200,22 +200,22 @@ def test_an_overcommitted_gpu_is_not_allocated():
         error = refusal(admitted, allocation_state, pod("r", share(gpu, 1)))
         assert error.why is BindRefusal.NO_ROOM
         assert "team/pod-q" in str(error)
-    assert "r" in admitted(allocation_state, pod("r", share(C, 1))).tenants
+    assert "r" in admitted(allocation_state, pod("r", share(C, 1))).admitted_pods
 
 
 @pytest.mark.parametrize("leaver", ["p", "q"])
 def test_when_enough_pods_have_left_the_gpus_are_allocated_again(leaver):
     allocation_state = overbooked()[0].without(leaver)
     assert not allocation_state.unbooked
-    assert admitted(allocation_state, pod("r", share(A, 3))).tenants.keys() > {"r"}
+    assert admitted(allocation_state, pod("r", share(A, 3))).admitted_pods.keys() > {"r"}
 
 
-def test_a_tenant_keeps_its_other_gpus_while_one_is_lost():
+def test_an_admitted_pod_keeps_its_other_gpus_while_one_is_lost():
     allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7), share(B, 7)))
     lost, conflicts = allocation_state.with_devices(without(A))
     assert [A in one.detail for one in conflicts] == [True]
     assert refusal(admitted, lost, pod("q", share(B, 4))).why is BindRefusal.NO_ROOM
-    assert "r" in admitted(lost, pod("r", share(B, 3))).tenants
+    assert "r" in admitted(lost, pod("r", share(B, 3))).admitted_pods
 
 
 def test_a_gpu_that_comes_back_is_held_by_whom_it_was():
@@ -234,10 +234,10 @@ def test_a_gpu_that_became_smaller_is_not_allocated_until_its_shares_fit():
 
 
 def test_what_is_used_beside_is_held_too():
-    tenant = replace(
-        admitted(AllocationState.of(GPUS), pod("p")).tenants["p"], beside=(share(B, 8),)
+    admitted_pod = replace(
+        admitted(AllocationState.of(GPUS), pod("p")).admitted_pods["p"], beside=(share(B, 8),)
     )
-    allocation_state, conflicts = AllocationState.over(GPUS, (tenant,))
+    allocation_state, conflicts = AllocationState.over(GPUS, (admitted_pod,))
     assert not conflicts
     assert refusal(admitted, allocation_state, pod("q", share(B, 3))).why is BindRefusal.NO_ROOM
 
@@ -266,7 +266,7 @@ def test_a_container_that_is_answered_again_keeps_its_shares_and_has_one_binding
     allocation_state = bound(ill, one, name="n2")
     assert allocation_state.binding_of(assignment(one, name="n1")) is None
     assert allocation_state.binding_of(assignment(one, name="n2")).shares == (share(A, 2),)
-    assert len(allocation_state.tenants["p"].bindings) == 1
+    assert len(allocation_state.admitted_pods["p"].bindings) == 1
 
 
 def test_a_name_that_another_container_is_bound_to_is_refused():
@@ -312,11 +312,11 @@ def test_a_name_of_nobody_finds_no_binding():
     assert allocation_state.binding_of(assignment(one, "other", name="n1")) is None
 
 
-def test_a_foreign_tenant_is_ours_once_a_container_of_it_is_bound():
+def test_a_foreign_admitted_pod_is_ours_once_a_container_of_it_is_bound():
     one = pod("p")
-    foreign = replace(admitted(AllocationState.of(GPUS), one).tenants["p"], foreign=True)
+    foreign = replace(admitted(AllocationState.of(GPUS), one).admitted_pods["p"], foreign=True)
     allocation_state, _ = AllocationState.over(GPUS, (foreign,))
-    assert bound(allocation_state, one).tenants["p"].foreign is False
+    assert bound(allocation_state, one).admitted_pods["p"].foreign is False
 
 
 # ---------------------------------------------------------------- init containers
@@ -398,7 +398,10 @@ def test_no_gpu_is_allocated_beyond_its_capacity(todo):
     allocation_state = walked(todo)
     for gpu in GPUS:
         held = [
-            s for t in allocation_state.tenants.values() for s in t.shares if s.device == gpu.uuid
+            s
+            for t in allocation_state.admitted_pods.values()
+            for s in t.shares
+            if s.device == gpu.uuid
         ]
         assert sum(s.memory_bytes for s in held) <= gpu.memory_bytes
         assert sum(s.cores_milli for s in held) <= gpu.cores_milli
@@ -406,12 +409,12 @@ def test_no_gpu_is_allocated_beyond_its_capacity(todo):
 
 
 @given(steps)
-def test_an_allocation_state_of_the_same_tenants_is_the_same(todo):
+def test_an_allocation_state_of_the_same_pods_is_the_same(todo):
     allocation_state = walked(todo)
     assert (
-        AllocationState.over(allocation_state.devices, reversed(allocation_state.tenants.values()))[
-            0
-        ]
+        AllocationState.over(
+            allocation_state.devices, reversed(allocation_state.admitted_pods.values())
+        )[0]
         == allocation_state
     )
     assert allocation_state.with_devices(allocation_state.devices)[0] == allocation_state
@@ -425,24 +428,27 @@ found_there = st.lists(st.tuples(st.sampled_from(UIDS), claims, st.floats(0, 5))
 @given(found_there, st.lists(st.sampled_from(UIDS), max_size=4), devices)
 def test_whoever_holds_gpus_already_the_allocation_state_stays_in_order(found, leavers, there):
     """Also where more is held than there is: then nothing more is allocated, and it heals."""
-    tenants = [
+    admitted_pods = [
         AdmittedPod(
             PodRef(uid, "team", uid), (Allocation("main", of, Phase.ASSIGNED),), since=since
         )
         for uid, of, since in found
     ]
-    allocation_state, _ = AllocationState.over(there, tenants)
+    allocation_state, _ = AllocationState.over(there, admitted_pods)
     for uid in leavers:
         allocation_state = allocation_state.without(uid)
-        assert allocation_state == AllocationState.over(there, allocation_state.tenants.values())[0]
+        assert (
+            allocation_state
+            == AllocationState.over(there, allocation_state.admitted_pods.values())[0]
+        )
     for one in {
         one.device
         for uid in allocation_state.unbooked
-        for one in allocation_state.tenants[uid].shares
+        for one in allocation_state.admitted_pods[uid].shares
     }:
         newcomer = Allocation("main", (Share(one, 0, 0),), Phase.ASSIGNED)
         assert refusal(allocation_state.admitted, NEWCOMER, (newcomer,), 9.0).why in REFUSED_THERE
-    for uid in list(allocation_state.tenants):
+    for uid in list(allocation_state.admitted_pods):
         allocation_state = allocation_state.without(uid)
     assert allocation_state == AllocationState.of(there)
 
@@ -546,10 +552,10 @@ def test_a_pod_that_pretends_to_be_a_static_one_releases_nothing():
     assert allocation_state.seen([other], 0) is allocation_state
 
 
-def test_a_tenant_of_a_plugin_that_knew_no_kinds_holds_the_sum_until_its_spec_is_seen():
+def test_a_pod_of_a_plugin_that_knew_no_kinds_holds_the_sum_until_its_spec_is_seen():
     one, allocations = with_init("p", 4, 4)
-    tenant = AdmittedPod(one.ref, tuple(reversed(allocations)), since=1.0)
-    allocation_state, conflicts = AllocationState.over(GPUS, [tenant])
+    admitted_pod = AdmittedPod(one.ref, tuple(reversed(allocations)), since=1.0)
+    allocation_state, conflicts = AllocationState.over(GPUS, [admitted_pod])
     assert not conflicts
     assert free_gib(allocation_state) == 2
     assert free_gib(allocation_state.seen([one], 0)) == 6

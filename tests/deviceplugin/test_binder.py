@@ -85,8 +85,8 @@ def test_a_container_is_bound_to_its_own_pods_claim(parts, injector):
     (binding,) = bench.saved()["a"].bindings
     assert (binding.name, binding.shares) == (name, (share(B, 3, 20),))
     assert bench.injector.written() == {name}
-    tenant, bound_binding, seconds = bench.watcher.wait("bound")
-    assert (tenant.pod.uid, bound_binding) == ("a", binding)
+    admitted_pod, bound_binding, seconds = bench.watcher.wait("bound")
+    assert (admitted_pod.pod.uid, bound_binding) == ("a", binding)
     assert seconds >= 0
     assert bench.binder.expecting() == 0
 
@@ -372,12 +372,12 @@ def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplo
 
 
 def found_again(bench):
-    """What a recovery finds without our checkpoint: a tenant of another plugin."""
+    """What a recovery finds without our checkpoint: a pod that another plugin admitted."""
     pod = bench.create("theirs", share(A, 2))
     bench.alive.add("theirs")
     allocation_state = AllocationState.of(bench.devices).admitted(pod, claimed(pod), 1.0)
-    theirs = replace(allocation_state.tenants["theirs"], foreign=True)
-    return Recovered(replace(allocation_state, tenants={"theirs": theirs}))
+    theirs = replace(allocation_state.admitted_pods["theirs"], foreign=True)
+    return Recovered(replace(allocation_state, admitted_pods={"theirs": theirs}))
 
 
 def test_what_was_found_at_the_start_is_kept_at_once(parts):
@@ -387,7 +387,7 @@ def test_what_was_found_at_the_start_is_kept_at_once(parts):
     found = found_again(bench)
     bench.binder.start(lambda _: found)
     assert bench.binder.recovered(PATIENT)
-    assert bench.saved() == found.allocation_state.tenants
+    assert bench.saved() == found.allocation_state.admitted_pods
 
 
 def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts):
@@ -395,10 +395,10 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     bench.start(recovered=False)
     save, full = bench.store.save, [True]
 
-    def refusing(tenants):
+    def refusing(admitted_pods):
         if full[0]:
             raise OSError(28, "No space left on device")
-        save(tenants)
+        save(admitted_pods)
 
     bench.store.save = refusing
     found = found_again(bench)
@@ -408,7 +408,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     assert bench.saved() == {}
     full[0] = False
     bench.look_at_all()
-    wait_until(lambda: bench.saved() == found.allocation_state.tenants, "it is kept")
+    wait_until(lambda: bench.saved() == found.allocation_state.admitted_pods, "it is kept")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", None], ids=["emptied", "object", "gone"])
@@ -456,10 +456,10 @@ def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
     bench.start()
     save, full = bench.store.save, [True]
 
-    def refusing(tenants):
+    def refusing(admitted_pods):
         if full[0]:
             raise OSError(28, "No space left on device")
-        save(tenants)
+        save(admitted_pods)
 
     bench.store.save = refusing
     pod = bench.create("a", share(A, 2))
@@ -469,7 +469,7 @@ def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
     assert not error.final
     assert bench.watcher.count("unsaved")
     assert bench.injector.written() == frozenset()
-    assert bench.binder.state().allocation_state.tenants == {}
+    assert bench.binder.state().allocation_state.admitted_pods == {}
     full[0] = False
     bench.wait_at_most(PATIENT)
     bench.start_container(pod)
@@ -691,7 +691,7 @@ def test_conflicts_are_of_now(parts):
     wait_until(lambda: last_conflicts(bench) == ([], []), "none is left")
 
 
-def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
+def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_pod_has_left(parts):
     bench = parts()
     bench.start()
     pod, _ = bound(bench)
@@ -704,7 +704,7 @@ def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_lef
     wait_until(lambda: last_conflicts(bench) != ([], []), "it is lost again")
     bench.remove(pod)
     bench.look_at_all()
-    wait_until(lambda: last_conflicts(bench) == ([], []), "its tenant has left")
+    wait_until(lambda: last_conflicts(bench) == ([], []), "its pod has left")
 
 
 def test_what_becomes_of_a_gpu_during_the_recovery_is_known_as_soon_as_that_is_over(

@@ -27,7 +27,7 @@ STEPS = 16
 """More than a save has."""
 
 
-def tenant(uid, *, at=10.0):
+def admitted_pod(uid, *, at=10.0):
     shares = (Share(GPU, 2 * GIB, 300),)
     return AdmittedPod(
         PodRef(uid, "ml", f"pod-{uid}"),
@@ -37,7 +37,7 @@ def tenant(uid, *, at=10.0):
     )
 
 
-A, B, C, D = ((tenant(name),) for name in "abcd")
+A, B, C, D = ((admitted_pod(name),) for name in "abcd")
 
 
 def store(folder, *, boot=BOOT, node="node-1", scheme=Scheme.VOLCANO):
@@ -68,17 +68,17 @@ def folder(tmp_path):
 
 def test_what_was_saved_is_loaded(folder):
     found = loaded(folder)
-    assert (found.tenants, found.this_boot, found.problem) == (B, True, None)
+    assert (found.admitted_pods, found.this_boot, found.problem) == (B, True, None)
 
 
 def test_nothing_saved_is_nothing_wrong(tmp_path):
     found = store(tmp_path / "vgpu").open().load()
-    assert (found.tenants, found.this_boot, found.problem) == ((), False, None)
+    assert (found.admitted_pods, found.this_boot, found.problem) == ((), False, None)
 
 
 def test_records_of_an_earlier_boot_are_marked(folder):
     found = loaded(folder, boot="another")
-    assert (found.tenants, found.this_boot) == (B, False)
+    assert (found.admitted_pods, found.this_boot) == (B, False)
 
 
 def test_who_is_to_end_does_not_wait_for_the_one_before(folder):
@@ -96,8 +96,8 @@ def test_nobody_else_can_read_it(folder):
 def test_schemes_do_not_touch_each_other(folder):
     with store(folder, scheme=Scheme.GAIA).open() as other:
         other.save(C)
-    assert loaded(folder).tenants == B
-    assert loaded(folder, scheme=Scheme.GAIA).tenants == C
+    assert loaded(folder).admitted_pods == B
+    assert loaded(folder, scheme=Scheme.GAIA).admitted_pods == C
 
 
 def test_what_could_not_be_loaded_again_is_not_saved(folder):
@@ -105,19 +105,19 @@ def test_what_could_not_be_loaded_again_is_not_saved(folder):
     with pytest.raises(OSError, match=NAME) as error:
         store(folder).save(huge)
     assert error.value.errno == errno.EFBIG
-    assert loaded(folder).tenants == B
+    assert loaded(folder).admitted_pods == B
 
 
 # ---------------------------------------------------------------- interrupted anywhere
 
 
-def interrupt(monkeypatch, folder, tenants, at, **how):
+def interrupt(monkeypatch, folder, admitted_pods, at, **how):
     """Save and be interrupted; whether the save was done, and whether there was such a step."""
     saving = store(folder)
     saving.load()
     with BrokenDisk(monkeypatch, at, **how) as disk:
         try:
-            saving.save(tenants)
+            saving.save(admitted_pods)
         except OSError:
             return False, disk.interrupted
         return True, disk.interrupted
@@ -153,9 +153,9 @@ def test_an_interrupted_save_leaves_the_one_before_or_the_new_one(monkeypatch, t
         found = loaded(folder)
         assert found.problem is None
         assert found.this_boot
-        assert found.tenants == C if saved else found.tenants in (B, C)
+        assert found.admitted_pods == C if saved else found.admitted_pods in (B, C)
         replace(folder / NAME, b"")
-        assert loaded(folder).tenants in ((B,) if saved else (A, B)), at
+        assert loaded(folder).admitted_pods in ((B,) if saved else (A, B)), at
     assert not interrupted  # every step was tried
 
 
@@ -171,7 +171,7 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch, folder):
     """Up to the last step, where the new one is there and only may not survive a power loss."""
     for at in range(steps_of_a_save(monkeypatch, folder) - 1):
         assert interrupt(monkeypatch, folder, C, at) == (False, True)
-        assert loaded(folder).tenants == B
+        assert loaded(folder).admitted_pods == B
     assert {path.name for path in folder.iterdir() if path.name.endswith(".new")} == set()
 
 
@@ -186,11 +186,11 @@ def test_a_save_after_an_interrupted_one_may_be_interrupted_too(monkeypatch, tmp
             begun.save(B)
             begun.close()
             interrupt(monkeypatch, folder, C, first, **HOW[how])
-            before = loaded(folder).tenants
+            before = loaded(folder).admitted_pods
             saved, _ = interrupt(monkeypatch, folder, D, second, **HOW[how])
             found = loaded(folder)
             assert found.problem is None
-            assert found.tenants == D if saved else found.tenants in (before, D)
+            assert found.admitted_pods == D if saved else found.admitted_pods in (before, D)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_not_lost_whoever_is_interrupted(monkeypatch, tmp_path
         saved, interrupted = False, True
         with BrokenDisk(monkeypatch, at, **HOW[how]) as disk:
             saving = store(folder)
-            assert saving.load().tenants == A
+            assert saving.load().admitted_pods == A
             try:
                 saving.save(C)
                 saved = True
@@ -213,7 +213,7 @@ def test_a_damaged_file_is_not_lost_whoever_is_interrupted(monkeypatch, tmp_path
             interrupted = disk.interrupted
         assert [path for path in folder.iterdir() if path.read_bytes() == b"damaged"]
         found = loaded(folder)
-        assert found.tenants == C if saved else found.tenants in (A, C)
+        assert found.admitted_pods == C if saved else found.admitted_pods in (A, C)
     assert not interrupted
 
 
@@ -237,7 +237,7 @@ def test_a_killed_process_leaves_a_state_that_can_be_loaded(tmp_path):
         with store(tmp_path).open() as next_one:
             found = next_one.load()
         assert found.problem is None
-        assert len(found.tenants) == 2
+        assert len(found.admitted_pods) == 2
 
 
 # ---------------------------------------------------------------- what cannot be read
@@ -261,19 +261,19 @@ def test_what_cannot_be_read_is_set_aside_and_the_backup_counts(folder, reason, 
     caplog.set_level(logging.WARNING)
     opened = store(folder)
     found = opened.load()
-    assert (found.tenants, found.this_boot) == (A, True)
+    assert (found.admitted_pods, found.this_boot) == (A, True)
     assert (found.problem.reason, found.problem.object_name) == (reason, str(path))
     (aside,) = folder.glob("*.damaged-*")
     assert aside.read_bytes() == damaged
     assert str(aside) in caplog.text
     opened.save(C)
-    assert loaded(folder).tenants == C
+    assert loaded(folder).admitted_pods == C
     assert aside.read_bytes() == damaged
 
 
 def test_what_another_node_left_is_set_aside(folder):
     found = loaded(folder, node="node-2")
-    assert (found.tenants, found.problem.reason) == ((), Reason.OTHER_NODE)
+    assert (found.admitted_pods, found.problem.reason) == ((), Reason.OTHER_NODE)
     assert len([*folder.glob("*.damaged-*")]) == 2
 
 
@@ -287,16 +287,16 @@ def test_with_both_damaged_nothing_is_known_and_nothing_is_lost(folder):
     (folder / f"{NAME}.bak").write_bytes(b"two")
     opened = store(folder)
     found = opened.load()
-    assert (found.tenants, found.problem.object_name) == ((), str(folder / NAME))
+    assert (found.admitted_pods, found.problem.object_name) == ((), str(folder / NAME))
     opened.save(C)
-    assert loaded(folder).tenants == C
+    assert loaded(folder).admitted_pods == C
     assert {path.read_bytes() for path in folder.glob("*.damaged-*")} == {b"one", b"two"}
 
 
 def test_a_backup_alone_is_used_and_reported(folder):
     (folder / NAME).unlink()
     found = loaded(folder)
-    assert (found.tenants, found.problem.reason) == (A, Reason.ABSENT)
+    assert (found.admitted_pods, found.problem.reason) == (A, Reason.ABSENT)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
@@ -305,9 +305,9 @@ def test_what_is_no_file_is_set_aside_too(folder, make):
     make(folder / NAME)
     opened = store(folder)
     found = opened.load()
-    assert (found.tenants, found.problem.reason) == (A, Reason.NOT_REGULAR_FILE)
+    assert (found.admitted_pods, found.problem.reason) == (A, Reason.NOT_REGULAR_FILE)
     opened.save(C)
-    assert loaded(folder).tenants == C
+    assert loaded(folder).admitted_pods == C
 
 
 def test_of_many_damaged_the_oldest_go(folder):
@@ -321,7 +321,7 @@ def test_of_many_damaged_the_oldest_go(folder):
 def test_what_was_never_looked_at_is_not_overwritten(folder):
     (folder / NAME).write_bytes(b"not ours")
     store(folder).save(C)
-    assert loaded(folder).tenants == C
+    assert loaded(folder).admitted_pods == C
     (aside,) = folder.glob("*.damaged-*")
     assert aside.read_bytes() == b"not ours"
 
@@ -331,7 +331,7 @@ def test_a_file_that_somebody_removed_is_written_again(folder):
     opened.load()
     (folder / NAME).unlink()
     opened.save(C)
-    assert loaded(folder).tenants == C
+    assert loaded(folder).admitted_pods == C
 
 
 # ---------------------------------------------------------------- one plugin at a time

@@ -104,8 +104,8 @@ def test_whom_the_plugin_before_us_admitted_and_nobody_mentions_any_more_was_del
 
 def test_whom_another_plugin_admitted_may_not_have_been_shown_yet():
     allocation_state = state_of(PENDING)
-    foreign = replace(allocation_state.tenants["p"], foreign=True, since=NOW - MOMENT_SECONDS)
-    allocation_state = replace(allocation_state, tenants={"p": foreign})
+    foreign = replace(allocation_state.admitted_pods["p"], foreign=True, since=NOW - MOMENT_SECONDS)
+    allocation_state = replace(allocation_state, admitted_pods={"p": foreign})
     assert collectable(allocation_state, [], NOBODY, NOBODY, NOW) == NOBODY
 
 
@@ -135,7 +135,7 @@ def test_a_static_pod_is_known_by_the_kubelets_uid():
     assert collectable(allocation_state, [PENDING], NOBODY, None, NOW) == {"0123456789abcdef"}
 
 
-def test_of_two_pods_with_one_uid_on_the_node_either_keeps_the_tenant():
+def test_of_two_pods_with_one_uid_on_the_node_either_keeps_the_pod_admitted():
     informer = {MIRROR: "0123456789abcdef"}
     old = replace(PENDING, annotations={**PENDING.annotations, **informer}, phase="Failed")
     new = replace(pod("q"), annotations={**PENDING.annotations, **informer})
@@ -155,7 +155,7 @@ def test_an_init_container_that_has_not_ended_keeps_its_pod():
     ("tree", "at_once", "later"),
     [("empty", NOBODY, P), ("others", P, P), ("unreadable", NOBODY, NOBODY)],
 )
-def test_on_a_node_without_any_pod_cgroup_the_last_tenant_leaves_after_a_while(
+def test_on_a_node_without_any_pod_cgroup_the_last_pod_leaves_after_a_while(
     tmp_path, monkeypatch, tree, at_once, later
 ):
     """The kubelet keeps its devices in its checkpoint until the next pod comes."""

@@ -33,12 +33,12 @@ from tests.deviceplugin.gaia_pods import (
 from tests.support.plugin_pods import (
     NODE,
     NOW,
+    admitted_pod_of,
     by_name,
     gpu,
     no_capacity,
     node,
     pod,
-    tenant_of,
     with_marks,
 )
 from vgpu.model.allocation import Allocation, Share
@@ -222,7 +222,7 @@ def test_asking_again_for_what_a_container_has_changes_nothing():
     requests = ROLE.codec.requests(one)
     first = allocation_state.bound(assignment, one, requests, NOW)
     assert first.bound(assignment, one, requests, NOW + 1) is first
-    assert len(first.tenants["u1"].bindings[0].shares) == 6
+    assert len(first.admitted_pods["u1"].bindings[0].shares) == 6
     with pytest.raises(BindRefused, match="no free node"):
         ROLE.claim(asking((100, 0), name="next"), NODE, first.devices, first.capacity)
 
@@ -264,7 +264,7 @@ def test_the_chosen_gpus_fit_into_the_allocation_state(sizes, taken):
 
 
 def seated(*shares):
-    """The allocation state of tenants that are there already, whatever they hold; one a share."""
+    """The allocation state of pods that are admitted already, whatever they hold; one a share."""
     held = enumerate(shares)
     allocations = [(Allocation("main", (share,), Phase.ASSIGNED), at) for at, share in held]
     return AllocationState.over(
@@ -293,7 +293,7 @@ def test_an_overcommitted_gpu_is_not_chosen():
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
     assert allocation_state.unbooked == {"t1"}
     found = bound(asking((20, 1), uid="u1"), allocation_state)
-    assert found.tenants["u1"].shares == (part(1, 20, 1),)
+    assert found.admitted_pods["u1"].shares == (part(1, 20, 1),)
 
 
 def test_what_was_promised_on_such_a_gpu_waits_until_there_is_room():
@@ -318,7 +318,7 @@ def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held
     spent = {
         one.device
         for uid in allocation_state.unbooked
-        for one in allocation_state.tenants[uid].shares
+        for one in allocation_state.admitted_pods[uid].shares
     }
     assert not spent & {one.device for one in found.capacity.held.get("u1", ())}
 
@@ -359,8 +359,8 @@ def test_an_allocation_that_gpu_manager_cannot_express_is_malformed():
 
 
 def marks(one, *bound):
-    tenant = tenant_of(one, claim(one), bound=bound)
-    return ROLE.pod_annotations(one, tenant, by_name(DEVICES), NOW + 60)
+    admitted_pod = admitted_pod_of(one, claim(one), bound=bound)
+    return ROLE.pod_annotations(one, admitted_pod, by_name(DEVICES), NOW + 60)
 
 
 def test_a_promise_that_is_kept_is_assigned():
@@ -391,8 +391,8 @@ def test_what_was_written_is_not_written_again():
     written = with_marks(one, marks(one, "c0"))
     assert marks(written, "c0") == {}
     turned = with_marks(written, {f"{INDEX}0": "1,0"})
-    tenant = tenant_of(written, claim(written), bound=["c0"])
-    assert ROLE.pod_annotations(turned, tenant, by_name(DEVICES), NOW) == {}
+    admitted_pod = admitted_pod_of(written, claim(written), bound=["c0"])
+    assert ROLE.pod_annotations(turned, admitted_pod, by_name(DEVICES), NOW) == {}
 
 
 def test_the_time_of_the_promise_stays():
@@ -402,13 +402,13 @@ def test_the_time_of_the_promise_stays():
 
 def test_a_gpu_that_is_lost_leaves_the_marks_as_they_are():
     one = asking((50, 30), indices=["5"])
-    tenant = tenant_of(one, claim(one), bound=["c0"])
-    assert ROLE.pod_annotations(one, tenant, by_name(DEVICES[:5]), NOW) == {}
+    admitted_pod = admitted_pod_of(one, claim(one), bound=["c0"])
+    assert ROLE.pod_annotations(one, admitted_pod, by_name(DEVICES[:5]), NOW) == {}
 
 
-def test_tenants_of_gpu_manager_are_skipped():
+def test_admitted_pods_of_gpu_manager_are_skipped():
     one = asking((50, 30), indices=["5"])
-    assert ROLE.pod_annotations(one, tenant_of(one, claim(one), foreign=True), {}, NOW) == {}
+    assert ROLE.pod_annotations(one, admitted_pod_of(one, claim(one), foreign=True), {}, NOW) == {}
 
 
 def test_a_refusal_takes_no_promise_away():

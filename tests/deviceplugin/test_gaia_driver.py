@@ -25,7 +25,7 @@ from deviceplugin.gaia.services import GaiaServices, GaiaSettings
 from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
 from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking
 from tests.support.environment import missing
-from tests.support.plugin_pods import NODE, no_capacity, tenant_of
+from tests.support.plugin_pods import NODE, admitted_pod_of, no_capacity
 from vgpu.model.reasons import Reason, SourceError
 
 SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN
@@ -506,19 +506,19 @@ def test_pods_wait_for_the_driver_and_continue_when_it_has_come(tmp_path, host, 
         mirrored=lambda: events.append("mirrored"),
     )
     one = asking((50, 30))
-    tenant = tenant_of(one, ROLE.claim(one, NODE, DEVICES, no_capacity(DEVICES)))
+    admitted_pod = admitted_pod_of(one, ROLE.claim(one, NODE, DEVICES, no_capacity(DEVICES)))
     keeper.refresh()
     assert "libcuda.so.1" in keeper.problem
     with pytest.raises(OSError, match=r"libcuda\.so\.1"):
-        keeper._require_driver(tenant)
+        keeper._require_driver(admitted_pod)
     assert events == []
     aside.rename(host.path(FOLDERS[64]))
     keeper.refresh()
     assert keeper.problem == ""
-    keeper._require_driver(tenant)
+    keeper._require_driver(admitted_pod)
     keeper.refresh()
     assert events == ["mirrored"]
     (plugin / "gpu-client").unlink()
     keeper.refresh()
     with pytest.raises(OSError, match="gpu-client"):
-        keeper._require_driver(tenant)
+        keeper._require_driver(admitted_pod)

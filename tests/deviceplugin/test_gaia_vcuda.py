@@ -31,7 +31,7 @@ from deviceplugin.gaia.vcuda_server import (
 )
 from tests.deviceplugin.gaia_host import Host, register
 from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
-from tests.support.plugin_pods import NODE, no_capacity, tenant_of
+from tests.support.plugin_pods import NODE, admitted_pod_of, no_capacity
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.model.objects import ContainerState, Status
 from vgpu.model.reasons import Reason, SourceError
@@ -80,12 +80,12 @@ class Node:
         self.start()
 
     def seat(self, pod, bound=("c0",), **fields):
-        """The pod becomes a tenant; its containers in ``bound`` are bound."""
+        """The pod is admitted; its containers in ``bound`` are bound."""
         self.pods[pod.kubelet_uid] = pod
         allocations = ROLE.claim(pod, NODE, DEVICES, no_capacity(DEVICES))
-        tenant = tenant_of(pod, allocations, bound=bound, **fields)
-        self.keeper.serve(tenant)
-        return tenant
+        admitted_pod = admitted_pod_of(pod, allocations, bound=bound, **fields)
+        self.keeper.serve(admitted_pod)
+        return admitted_pod
 
     def socket(self, uid=UID):
         return self.host.limits / uid / "vcuda.sock"
@@ -490,13 +490,13 @@ def test_any_user_of_the_pod_can_connect_and_read(node):
     assert mode(container, "vcuda.config") == mode(container, "pids.config") == 0o644
 
 
-def test_a_restarted_plugin_serves_its_tenants_again(node):
+def test_a_restarted_plugin_serves_its_admitted_pods_again(node):
     pod = asking((50, 30), uid=UID)
-    tenant = node.seat(pod)
+    admitted_pod = node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
     node.restart()
     assert register(node.socket(), pod_uid=UID, container_id=container)[0] is Code.UNAVAILABLE
-    node.keeper.serve(tenant)
+    node.keeper.serve(admitted_pod)
     assert register(node.socket(), pod_uid=UID, container_id=container) is None
 
 
@@ -529,13 +529,13 @@ def test_the_socket_is_replaced_in_one_step(tmp_path):
 
 
 def test_a_socket_that_was_removed_is_recreated(node):
-    tenant = node.seat(asking((50, 30), uid=UID))
+    admitted_pod = node.seat(asking((50, 30), uid=UID))
     node.socket().unlink()
-    node.keeper.serve(tenant)
+    node.keeper.serve(admitted_pod)
     assert register(node.socket(), pod_uid=UID, container_id=ID)[0] is Code.NOT_FOUND
 
 
-def test_a_tenant_that_leaves_takes_its_folder_along(node):
+def test_an_admitted_pod_that_leaves_takes_its_folder_along(node):
     pod = asking((50, 30), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
@@ -545,7 +545,7 @@ def test_a_tenant_that_leaves_takes_its_folder_along(node):
     node.keeper.stop_serving(UID)  # again
 
 
-def test_tenants_of_gpu_manager_are_served_too(node):
+def test_admitted_pods_of_gpu_manager_are_served_too(node):
     """It is gone, and their library still asks on the socket in their folder."""
     pod = asking((50, 30), uid=UID)
     node.seat(pod, bound=(), foreign=True)
@@ -610,14 +610,14 @@ def warnings(caplog):
 def test_what_a_tenant_causes_at_each_check_is_logged_once(node, caplog):
     """It may fork, and end, as it likes; and have us look ten times a second."""
     pod = asking((50, 30), uid=UID)
-    tenant = node.seat(pod)
+    admitted_pod = node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
     broken = asking((50, 30), uid=UID, annotations={CORE_LIMIT: "lots"})
     for at in range(50):
         node.pods[UID] = broken if at % 2 else pod
         node.host.put(UID, container, range(1, 1200 if at % 3 else 20))
         node.keeper._registrar.pod_files(UID)
-        node.keeper.serve(tenant)
+        node.keeper.serve(admitted_pod)
     assert sorted(warnings(caplog)) == [
         "more processes than gpu-manager's library counts",
         "the limits of a pod stay what they are",
@@ -645,9 +645,9 @@ def test_a_folder_too_deep_for_a_socket_is_reported(tmp_path):
 
 def test_a_pod_is_not_started_before_the_driver_is_mirrored(node):
     """The folder of limits is there all the same: running containers need it."""
-    tenant = node.seat(asking((50, 30), uid=UID))
+    admitted_pod = node.seat(asking((50, 30), uid=UID))
     with pytest.raises(OSError, match=r"driver|libcuda"):
-        node.keeper.bound(tenant)
+        node.keeper.bound(admitted_pod)
     assert node.socket().is_socket()
 
 

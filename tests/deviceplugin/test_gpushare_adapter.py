@@ -14,13 +14,13 @@ from tests.support.plugin_pods import (
     NOW,
     A,
     B,
+    admitted_pod_of,
     by_name,
     container,
     gpu,
     no_capacity,
     node,
     pod,
-    tenant_of,
     with_marks,
 )
 from vgpu.model.allocation import Allocation, Claim, Share
@@ -213,8 +213,8 @@ def test_the_originals_refusal_is_there_for_who_asks_for_it():
 
 
 def marks(object_name, done, devices=DEVICES, now=NOW, **fields):
-    tenant = tenant_of(object_name, claimed(object_name, devices), done, **fields)
-    return ROLE.pod_annotations(object_name, tenant, by_name(devices), now)
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name, devices), done, **fields)
+    return ROLE.pod_annotations(object_name, admitted_pod, by_name(devices), now)
 
 
 def test_a_pod_is_assigned_when_all_its_containers_are_bound_and_not_again():
@@ -253,8 +253,8 @@ def test_a_gpu_that_nobody_wrote_down_is_written_as_the_extender_does():
 
 def test_a_gpu_that_is_lost_cannot_be_written():
     object_name = pod({}, asks())
-    tenant = tenant_of(object_name, claimed(object_name, ONE), ["main"])
-    assert ROLE.pod_annotations(object_name, tenant, {}, NOW) == {}
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name, ONE), ["main"])
+    assert ROLE.pod_annotations(object_name, admitted_pod, {}, NOW) == {}
 
 
 def test_a_pod_of_another_plugin_is_skipped():

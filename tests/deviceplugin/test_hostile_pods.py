@@ -14,13 +14,13 @@ from tests.support.plugin_pods import (
     NOW,
     A,
     B,
+    admitted_pod_of,
     by_name,
     container,
     gpu,
     no_capacity,
     node,
     pod,
-    tenant_of,
 )
 from vgpu.model.allocation import Allocation, Share
 from vgpu.model.names import Phase
@@ -64,7 +64,7 @@ def test_any_texts_give_an_answer_or_a_refusal(scheme, data):
     mine = (Allocation("x", (Share(A, GIB),), Phase.ASSIGNED),)
     for bound in ((), ("x",)):
         marks = adapter.pod_annotations(
-            object_name, tenant_of(object_name, mine, bound), by_name(devices), NOW
+            object_name, admitted_pod_of(object_name, mine, bound), by_name(devices), NOW
         )
         assert set(marks) <= set(POD_KEYS[scheme])
     assert set(adapter.failure_annotations(object_name)) <= set(POD_KEYS[scheme])

@@ -31,7 +31,7 @@ def read(tmp_path, pods):
     return read_gpu_manager(str(path), DEVICES)
 
 
-def test_its_pods_are_tenants_of_another_plugin_with_gpus_by_uuid(tmp_path):
+def test_its_pods_are_admitted_by_another_plugin_with_gpus_by_uuid(tmp_path):
     found = read(
         tmp_path,
         {
@@ -40,7 +40,7 @@ def test_its_pods_are_tenants_of_another_plugin_with_gpus_by_uuid(tmp_path):
         },
     )
     assert found.problems == ()
-    assert found.tenants == (
+    assert found.admitted_pods == (
         AdmittedPod(
             PodRef("u1", "", ""),
             (
@@ -63,13 +63,13 @@ def test_its_pods_are_tenants_of_another_plugin_with_gpus_by_uuid(tmp_path):
 
 def test_where_gpu_manager_never_was_there_is_nothing(tmp_path):
     found = read_gpu_manager(str(tmp_path / "none"), DEVICES)
-    assert (found.tenants, found.problems) == ((), ())
+    assert (found.admitted_pods, found.problems) == ((), ())
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"PodGPUMapping":{"u":{"c":{"Devices":["x"]}}}}'])
 def test_a_broken_one_is_a_problem_that_names_it(tmp_path, text):
     found = read(tmp_path, text)
-    assert found.tenants == ()
+    assert found.admitted_pods == ()
     (problem,) = found.problems
     assert problem.reason is Reason.MALFORMED
     assert "gpumanager_internal_checkpoint" in problem.object_name
@@ -78,7 +78,7 @@ def test_a_broken_one_is_a_problem_that_names_it(tmp_path, text):
 @pytest.mark.parametrize("gpu", [2, 7])
 def test_a_pod_on_a_gpu_that_is_not_there_is_a_problem_and_the_others_stand(tmp_path, gpu):
     found = read(tmp_path, {"gone": {"c": info(gpu)}, "u1": {"c": info(0)}})
-    assert [tenant.pod.uid for tenant in found.tenants] == ["u1"]
+    assert [admitted_pod.pod.uid for admitted_pod in found.admitted_pods] == ["u1"]
     (problem,) = found.problems
     assert problem.reason is Reason.UNKNOWN_DEVICE
     assert "'gone'" in problem.detail

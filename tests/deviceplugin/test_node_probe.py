@@ -132,8 +132,8 @@ def test_what_is_shared_of_a_gpu_is_what_is_there(bench):
 def test_our_own_checkpoint_is_one_of_the_sources(bench):
     chat = next(pod for pod in bench.pods if pod.ref.name.startswith("chat"))
     shares = (Share(A10.uuid, 2 * GIB, 100),)
-    tenant = AdmittedPod(chat.ref, (Allocation("vllm", shares, Phase.ASSIGNED),), since=1.0)
-    node_snapshot = bench.probe(VOLCANO, own=(tenant,))
+    admitted_pod = AdmittedPod(chat.ref, (Allocation("vllm", shares, Phase.ASSIGNED),), since=1.0)
+    node_snapshot = bench.probe(VOLCANO, own=(admitted_pod,))
     places = {one.where for entry in node_snapshot.ledger.devices for one in entry.disputed}
     assert "our own checkpoint" in places
 
@@ -144,10 +144,13 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
     seen = RecoverySources(node_snapshot.ledger, (), tuple(bench.pods), node_snapshot.live_pods)
     recovery = recover(VOLCANO.codec, VOLCANO.devices(bench.gpu.gpus), (), seen, bench.now)
     names = {
-        tenant.pod.name.partition("-")[0] for tenant in recovery.allocation_state.tenants.values()
+        admitted_pod.pod.name.partition("-")[0]
+        for admitted_pod in recovery.allocation_state.admitted_pods.values()
     }
     assert names == RUNNING.keys()
-    assert all(tenant.foreign for tenant in recovery.allocation_state.tenants.values())
+    assert all(
+        admitted_pod.foreign for admitted_pod in recovery.allocation_state.admitted_pods.values()
+    )
     # What all schemes together hold of a GPU is the exporter's to say.
     assert any("more than it has" in one.kind.explanation for one in node_snapshot.ledger.conflicts)
     assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())

@@ -81,15 +81,15 @@ def recovered(node, kept=(), **options):
 
 
 def held(allocation_state, uid):
-    return {each.container: each.shares for each in allocation_state.tenants[uid].allocations}
+    return {each.container: each.shares for each in allocation_state.admitted_pods[uid].allocations}
 
 
 def bindings(allocation_state):
     """(UID, container) -> name and shares."""
     return {
         (uid, one.container): (one.name, one.shares)
-        for uid, tenant in allocation_state.tenants.items()
-        for one in tenant.bindings
+        for uid, admitted_pod in allocation_state.admitted_pods.items()
+        for one in admitted_pod.bindings
     }
 
 
@@ -114,11 +114,15 @@ def test_without_it_every_container_is_bound_again_to_the_same_under_the_same_na
         node.specs = {}
     node.kill()
     assert node.boot(())
-    assert all(tenant.foreign for tenant in node.state.allocation_state.tenants.values())
+    assert all(
+        admitted_pod.foreign for admitted_pod in node.state.allocation_state.admitted_pods.values()
+    )
     node.bind(None)
     assert bindings(node.state.allocation_state) == before
     assert node.specs == written
-    assert not any(tenant.foreign for tenant in node.state.allocation_state.tenants.values())
+    assert not any(
+        admitted_pod.foreign for admitted_pod in node.state.allocation_state.admitted_pods.values()
+    )
 
 
 def test_one_that_is_behind_is_made_up_for_by_the_others():
@@ -128,13 +132,13 @@ def test_one_that_is_behind_is_made_up_for_by_the_others():
     node.bind(None)
     node.start("q", "side")
     behind = own(node, back=2)
-    assert [tenant.pod.uid for tenant in behind] == ["p"]
+    assert [admitted_pod.pod.uid for admitted_pod in behind] == ["p"]
     recovery = recovered(node, behind)
     assert held(recovery.allocation_state, "q") == {"side": (share(B, 3),)}
     assert recovery.allocation_state.capacity == node.state.allocation_state.capacity
 
 
-def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
+def test_one_that_is_ahead_of_the_kubelets_keeps_its_pods():
     node = world(("p", TRAIN))
     kept = own(node)
     node.table = {}
@@ -149,43 +153,45 @@ def test_our_own_checkpoint_has_what_the_kubelet_does_not_report():
 def test_a_name_that_belongs_to_another_container_in_the_kubelets_table_is_rejected():
     node = world(("p", TRAIN[1:]), ("q", TRAIN[1:]))
     of_q = node.table["q", "side"].name
-    (tenant,) = (one for one in own(node) if one.pod.uid == "p")
-    wrong = replace(tenant, bindings=(replace(tenant.bindings[0], name=of_q),))
+    (admitted_pod,) = (one for one in own(node) if one.pod.uid == "p")
+    wrong = replace(admitted_pod, bindings=(replace(admitted_pod.bindings[0], name=of_q),))
     recovery = recovered(node, (wrong,))
-    assert recovery.allocation_state.tenants["p"].bindings == ()
+    assert recovery.allocation_state.admitted_pods["p"].bindings == ()
     assert any(of_q in one.detail for one in recovery.conflicts)
 
 
 def test_of_two_bindings_under_one_name_only_one_is_kept():
     both = tuple(Binding(name, "n1", (share(A, 1),), 1.0) for name in ("main", "side"))
     node = world(("p", TRAIN))
-    (tenant,) = own(node)
-    recovery = recovered(node, (replace(tenant, bindings=both),), assignments=())
-    assert [one.container for one in recovery.allocation_state.tenants["p"].bindings] == ["main"]
+    (admitted_pod,) = own(node)
+    recovery = recovered(node, (replace(admitted_pod, bindings=both),), assignments=())
+    assert [one.container for one in recovery.allocation_state.admitted_pods["p"].bindings] == [
+        "main"
+    ]
 
 
 # ---------------------------------------------------------------- who has left meanwhile
 
 
-def test_a_tenant_that_has_left_meanwhile_is_dropped():
+def test_an_admitted_pod_that_has_left_meanwhile_is_dropped():
     node = world(("p", TRAIN), ("q", TRAIN[1:]))
     kept = own(node)
     for place in (("q", "side"),):
         node.stop(*place)
     node.remove("q")
     node.now = LATE
-    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.admitted_pods.keys() == {"p"}
 
 
-def test_a_tenant_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kubelet_forgets_it():
+def test_a_pod_that_was_deleted_just_before_holds_nothing_as_soon_as_the_kubelet_forgets_it():
     node = world(("p", TRAIN), ("q", TRAIN[1:]))
     kept = own(node)
     node.stop("q", "side")
     node.remove("q")
     node.now += MOMENT_SECONDS
-    assert recovered(node, kept).allocation_state.tenants.keys() == {"p", "q"}
+    assert recovered(node, kept).allocation_state.admitted_pods.keys() == {"p", "q"}
     node.forget_the_dead()
-    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.admitted_pods.keys() == {"p"}
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
@@ -206,7 +212,7 @@ def test_while_the_api_server_is_not_heard_nobody_is_dropped():
         node.stop(*place)
     node.remove("p")
     node.now, node.api = LATE, False
-    assert recovered(node, kept).allocation_state.tenants.keys() == {"p"}
+    assert recovered(node, kept).allocation_state.admitted_pods.keys() == {"p"}
 
 
 # ---------------------------------------------------------------- the API server is not heard
@@ -270,11 +276,11 @@ def test_where_the_kubelet_reports_nothing_a_started_pod_holds_its_claim(table):
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
-def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_gpu_that_it_really_has(cgroups):
+def test_a_pod_of_the_original_plugin_is_admitted_on_the_gpu_that_it_really_has(cgroups):
     node = NodeModel(GPUS, cgroups=cgroups)
     node.original("p", [("main", APP, (share(A, 2),))], "", (share(B, 2),))
     recovery = recovered(node)
-    assert recovery.allocation_state.tenants["p"].foreign
+    assert recovery.allocation_state.admitted_pods["p"].foreign
     assert held(recovery.allocation_state, "p") == {"main": (share(B, 2),)}
     assert recovery.allocation_state.capacity.free(A) == AllocationState.of(GPUS).capacity.free(A)
     assert any("different devices" in one.detail for one in recovery.conflicts)
@@ -288,7 +294,7 @@ def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
     assert recovery.conflicts == ()
 
 
-def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
+def test_one_that_has_not_started_is_admitted_by_its_annotations():
     """The kubelet may start it at any moment, with what the original has answered."""
     node = NodeModel(GPUS)
     node.original("p", [TRAIN[0]], "", ())
@@ -303,14 +309,14 @@ def test_what_is_only_promised_is_nobodys_yet():
     assert recovered(node).allocation_state == AllocationState.of(GPUS)
 
 
-def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
+def test_who_was_refused_is_not_admitted_though_the_kubelet_has_its_answer():
     """Else it would have by a restart what there was no room for."""
     node = world(("p", (("main", APP, (share(A, 7),)),)))
     node.create("q", (("main", APP, (share(A, 7),)),), "")
     node.admit("q", "main", heard=True)
     node.bind(None)
     assert node.state.refusals.keys() == {("q", "main")}
-    assert recovered(node).allocation_state.tenants.keys() == {"p"}
+    assert recovered(node).allocation_state.admitted_pods.keys() == {"p"}
 
 
 def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
@@ -321,19 +327,22 @@ def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
     )
     dead = replace(remembered, pod=PodRef("dead", "", ""))
     recovery = recovered(node, (remembered, dead))
-    assert recovery.allocation_state.tenants.keys() == {"p"}
-    assert recovery.allocation_state.tenants["p"].pod == PodRef("p", "team", "web")
+    assert recovery.allocation_state.admitted_pods.keys() == {"p"}
+    assert recovery.allocation_state.admitted_pods["p"].pod == PodRef("p", "team", "web")
     assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
 def test_what_we_know_ourselves_comes_before_what_another_remembers():
     node = world(("p", TRAIN))
-    (tenant,) = own(node)
+    (admitted_pod,) = own(node)
     other = AdmittedPod(
-        tenant.pod, (Allocation("main", (share(B, 9),), Phase.ASSIGNED),), foreign=True
+        admitted_pod.pod, (Allocation("main", (share(B, 9),), Phase.ASSIGNED),), foreign=True
     )
-    for kept in ((tenant, other), (other, tenant)):
-        assert recovered(node, kept).allocation_state.tenants["p"].bindings == tenant.bindings
+    for kept in ((admitted_pod, other), (other, admitted_pod)):
+        assert (
+            recovered(node, kept).allocation_state.admitted_pods["p"].bindings
+            == admitted_pod.bindings
+        )
 
 
 def test_too_much_is_a_conflict_and_no_failure():
@@ -366,7 +375,7 @@ def test_a_gpu_in_use_that_was_not_allocated_is_held_in_addition():
     node = world(("p", TRAIN[1:]))
     node.running["p", "side"].shares = (share(B, 3), share(C, 3))
     recovery = recovered(node, own(node))
-    assert [one.device for one in recovery.allocation_state.tenants["p"].beside] == [C]
+    assert [one.device for one in recovery.allocation_state.admitted_pods["p"].beside] == [C]
     assert held(recovery.allocation_state, "p") == {"side": (share(B, 3),)}
     assert bindings(recovery.allocation_state) == bindings(node.state.allocation_state)
     assert any(
@@ -377,9 +386,9 @@ def test_a_gpu_in_use_that_was_not_allocated_is_held_in_addition():
 
 def test_a_gpu_held_in_addition_is_determined_again_each_time():
     node = world(("p", TRAIN[1:]))
-    (tenant,) = own(node)
+    (admitted_pod,) = own(node)
     assert (
-        recovered(node, (replace(tenant, beside=(share(C, 3),)),)).allocation_state
+        recovered(node, (replace(admitted_pod, beside=(share(C, 3),)),)).allocation_state
         == node.state.allocation_state
     )
 
@@ -467,7 +476,7 @@ def test_what_the_driver_confirms_is_a_conflict(monkeypatch):
     node.running["p", "side"].shares = (share(C, 3),)
     recovery = recovered(node, own(node))
     assert any("different devices" in one.detail for one in recovery.conflicts)
-    assert [one.device for one in recovery.allocation_state.tenants["p"].beside] == [C]
+    assert [one.device for one in recovery.allocation_state.admitted_pods["p"].beside] == [C]
 
 
 @pytest.mark.parametrize("amounts", [(B, 9), (C, 3)], ids=["more", "another GPU"])
@@ -519,7 +528,7 @@ def test_who_merely_waits_contradicts_nobody():
     node.devices = tuple(gpu for gpu in GPUS if gpu.uuid != B)
     node.bind(None)
     recovery = recovered(node, own(node))
-    assert recovery.allocation_state.tenants.keys() == {"p"}
+    assert recovery.allocation_state.admitted_pods.keys() == {"p"}
     assert (recovery.conflicts, of_allocations(recovery.allocation_state)) == ((), ())
 
 
@@ -587,7 +596,7 @@ def test_on_the_only_gpu_no_source_has_to_name_the_device():
 def test_on_one_of_several_gpus_it_is_unsettled_and_a_conflict():
     recovery = gpushare({}, FOUR)
     assert recovery.unsettled == {"p"}
-    assert not recovery.allocation_state.tenants
+    assert not recovery.allocation_state.admitted_pods
     assert any("no source names the device" in one.detail for one in recovery.conflicts)
 
 
@@ -632,7 +641,7 @@ def any_statement():
     )
 
 
-def any_tenant():
+def any_admitted_pod():
     uid = _RANDOM.choice(UIDS)
     return AdmittedPod(
         PodRef(uid, "team", uid),
@@ -655,7 +664,7 @@ def any_pod(uid):
 
 
 STATEMENTS = st.lists(st.sampled_from([any_statement() for _ in range(2000)]), max_size=8)
-TENANTS = st.lists(st.sampled_from([any_tenant() for _ in range(500)]), max_size=3)
+ADMITTED_PODS = st.lists(st.sampled_from([any_admitted_pod() for _ in range(500)]), max_size=3)
 PODS = st.none() | st.lists(
     st.sampled_from([any_pod(uid) for uid in UIDS for _ in range(20)]), max_size=4
 )
@@ -673,7 +682,7 @@ ASSIGNMENTS = st.none() | st.lists(
 )
 
 
-@given(STATEMENTS, TENANTS, PODS, LIVE, ASSIGNMENTS)
+@given(STATEMENTS, ADMITTED_PODS, PODS, LIVE, ASSIGNMENTS)
 def test_whatever_is_found_something_is_recovered(statements, kept, pods, live, assignments):
     """Never an exception; every name is one container's; who is on the allocation state has proper
     shares.
@@ -697,17 +706,21 @@ def test_whatever_is_found_something_is_recovered(statements, kept, pods, live, 
     )
     recovery = recover(ROLE.codec, GPUS, kept, seen, 100.0)
     names = [
-        one.name for tenant in recovery.allocation_state.tenants.values() for one in tenant.bindings
+        one.name
+        for admitted_pod in recovery.allocation_state.admitted_pods.values()
+        for one in admitted_pod.bindings
     ]
     assert len(set(names)) == len(names)
-    allocation_state, _ = AllocationState.over(GPUS, recovery.allocation_state.tenants.values())
+    allocation_state, _ = AllocationState.over(
+        GPUS, recovery.allocation_state.admitted_pods.values()
+    )
     assert allocation_state == recovery.allocation_state
     owners = {one.name: (one.pod_uid, one.container) for one in assignments or () if one.name}
-    for uid, tenant in recovery.allocation_state.tenants.items():
+    for uid, admitted_pod in recovery.allocation_state.admitted_pods.items():
         assert all(
             owners.get(one.name, (uid, one.container)) == (uid, one.container)
-            for one in tenant.bindings
+            for one in admitted_pod.bindings
         )
     shown = {one.pod.uid for one in statements if one.alive and one.source is Source.PROCESS}
-    sure = {tenant.pod.uid for tenant in kept if not tenant.foreign} & shown
-    assert sure <= recovery.allocation_state.tenants.keys()
+    sure = {admitted_pod.pod.uid for admitted_pod in kept if not admitted_pod.foreign} & shown
+    assert sure <= recovery.allocation_state.admitted_pods.keys()

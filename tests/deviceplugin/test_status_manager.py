@@ -321,7 +321,7 @@ def lock_for(bench, name):
 
 
 def show(bench, made):
-    """A pod that is no tenant; the watch shows it."""
+    """A pod that is not admitted; the watch shows it."""
     bench.server.objects[made.ref.name] = bench.shown_pods[made.kubelet_uid] = made
 
 

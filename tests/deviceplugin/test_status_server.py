@@ -39,9 +39,9 @@ def window(service=None, health=None):
 class Service:
     """As far as a page needs one."""
 
-    def __init__(self, *, ready=True, tenants=0):
+    def __init__(self, *, ready=True, admitted_pods=0):
         allocation_state = AllocationState.of(GPUS)
-        for number in range(tenants):
+        for number in range(admitted_pods):
             one = pod(f"p{number}", share(A, 1))
             allocation_state = allocation_state.admitted(one, claimed(one), now=1.0)
         self._state, self._ready = BinderState(allocation_state), ready
@@ -102,7 +102,7 @@ def test_before_the_gpus_are_known_there_is_a_page():
 
 
 def test_who_holds_what_is_counted():
-    samples = series(window(Service(tenants=2)))
+    samples = series(window(Service(admitted_pods=2)))
     assert samples['vgpu_plugin_tenants{kind="bound"}'] == 2
     assert samples['vgpu_plugin_tenants{kind="foreign"}'] == 0
     assert samples["vgpu_plugin_expected_bindings"] == 1

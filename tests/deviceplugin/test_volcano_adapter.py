@@ -12,13 +12,13 @@ from tests.support.plugin_pods import (
     NOW,
     A,
     B,
+    admitted_pod_of,
     by_name,
     container,
     gpu,
     no_capacity,
     node,
     pod,
-    tenant_of,
     with_marks,
 )
 from vgpu.model.allocation import Allocation, Claim, Share
@@ -310,8 +310,8 @@ def test_the_folders_are_those_that_are_mounted_and_anybody_may_write_there(adap
 
 
 def marks(object_name, done=(), adapter=ROLE, **fields):
-    tenant = tenant_of(object_name, claimed(object_name, adapter), done, **fields)
-    return adapter.pod_annotations(object_name, tenant, by_name(DEVICES), NOW)
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name, adapter), done, **fields)
+    return adapter.pod_annotations(object_name, admitted_pod, by_name(DEVICES), NOW)
 
 
 def two(**changes):
@@ -357,17 +357,17 @@ def test_other_vendors_entries_stay_to_be_allocated():
 def test_a_pod_of_another_plugin_and_one_whose_annotations_are_gone_are_skipped():
     object_name = two()
     assert marks(object_name, ["x", "y"], foreign=True) == {}
-    tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
-    assert ROLE.pod_annotations(replace(object_name, annotations={}), tenant, {}, NOW) == {}
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name), ["x", "y"])
+    assert ROLE.pod_annotations(replace(object_name, annotations={}), admitted_pod, {}, NOW) == {}
 
 
 def test_a_copy_that_nobody_can_read_is_ended_when_all_are_bound():
     object_name = two()
-    tenant = tenant_of(object_name, claimed(object_name), ["x"])
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name), ["x"])
     broken = with_marks(object_name, {TO_ALLOCATE: "?,NVIDIA;;"})
-    assert ROLE.pod_annotations(broken, tenant, {}, NOW) == {}
-    tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
-    assert ROLE.pod_annotations(broken, tenant, {}, NOW)[TO_ALLOCATE] == ";;"
+    assert ROLE.pod_annotations(broken, admitted_pod, {}, NOW) == {}
+    admitted_pod = admitted_pod_of(object_name, claimed(object_name), ["x", "y"])
+    assert ROLE.pod_annotations(broken, admitted_pod, {}, NOW)[TO_ALLOCATE] == ";;"
 
 
 @pytest.mark.parametrize("style", ROLES)
@@ -387,10 +387,10 @@ def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants
     names = [each.container for each in allocations]
     order.shuffle(names)
     for count in range(1, len(names) + 1):
-        tenant = tenant_of(object_name, allocations, names[:count])
-        written = adapter.pod_annotations(object_name, tenant, {}, NOW)
+        admitted_pod = admitted_pod_of(object_name, allocations, names[:count])
+        written = adapter.pod_annotations(object_name, admitted_pod, {}, NOW)
         object_name = with_marks(object_name, written)
-        assert adapter.pod_annotations(object_name, tenant, {}, NOW + 60) == {}
+        assert adapter.pod_annotations(object_name, admitted_pod, {}, NOW + 60) == {}
         left = [part for part in object_name.annotations[key_set.to_allocate].split(";") if part]
         assert sorted(left) == sorted(wants[int(name[1:])] for name in names[count:])
     claim = adapter.codec.claim(object_name)

@@ -85,8 +85,8 @@ class Pods:
 class Nobody:
     """A store and a watcher that let everything pass."""
 
-    def save(self, tenants: Iterable[object]) -> None:
-        list(tenants)
+    def save(self, admitted_pods: Iterable[object]) -> None:
+        list(admitted_pods)
 
     def __getattr__(self, name):
         return lambda *_: None
@@ -105,7 +105,7 @@ class Bench:
             self.table,
             Nobody(),
             Nobody(),
-            lambda state, *_: self.gone & state.allocation_state.tenants.keys(),
+            lambda state, *_: self.gone & state.allocation_state.admitted_pods.keys(),
         )
 
     def start(self):
@@ -207,9 +207,9 @@ def test_nobody_new_is_served_before_it_is_known_who_was_there(bench):
 def test_a_pod_with_devices_that_do_not_exist_is_not_started_again(bench):
     one, two = pod("one", share(A, 6)), pod("two", share(A, 6))
     empty = AllocationState.of(GPUS)
-    alone = [empty.admitted(each, claimed(each), 1.0).tenants for each in (one, two)]
+    alone = [empty.admitted(each, claimed(each), 1.0).admitted_pods for each in (one, two)]
     allocation_state, conflicts = AllocationState.over(
-        GPUS, [tenant for each in alone for tenant in each.values()]
+        GPUS, [admitted_pod for each in alone for admitted_pod in each.values()]
     )
     assert conflicts
     bench.found = [Recovered(allocation_state)]
@@ -244,16 +244,16 @@ def test_a_gpu_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench):
     assert not refused.value.final
 
 
-def test_an_older_boots_tenants_count_where_the_kubelet_still_has_our_answer():
+def test_an_older_boots_admitted_pods_count_where_the_kubelet_still_has_our_answer():
     first, second = pod("first", share(A, 2)), pod("second", share(B, 2))
     rows = [assignment(first, name=FIRST), assignment(second, name=SECOND)]
     allocation_state = AllocationState.of(GPUS)
     for row, each in zip(rows, (first, second), strict=True):
         allocation_state = bind(ROLE, NODE, allocation_state, row, each, now=1.0)
-    tenants = tuple(allocation_state.tenants.values())
-    older = CheckpointContent(tenants, this_boot=False)
+    admitted_pods = tuple(allocation_state.admitted_pods.values())
+    older = CheckpointContent(admitted_pods, this_boot=False)
     assert older.trusted(()) == ()
     assert [one.pod.uid for one in older.trusted(rows[:1])] == ["first"]
     forged = replace(rows[0], pod_uid="second", container="main")
     assert older.trusted([forged]) == ()
-    assert CheckpointContent(tenants, this_boot=True).trusted(()) == tenants
+    assert CheckpointContent(admitted_pods, this_boot=True).trusted(()) == admitted_pods

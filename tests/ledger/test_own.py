@@ -112,12 +112,12 @@ def pod(case, annotations):
 
 def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=VOID):
     """What is made of the node's sources. None is a source without the pod."""
-    tenant = AdmittedPod(
+    admitted_pod = AdmittedPod(
         PodRef(UID, "ml", "train"),
         (Allocation("main", (Share(own or "", 2 * GIB, case.cores),), Phase.ASSIGNED),),
         (Binding("main", "0" * 24, (Share(own or "", 2 * GIB, case.cores),), NOW),),
     )
-    kept = Checkpoint(NODE, case.codec.scheme, "boot", NOW, (tenant,) if own else ())
+    kept = Checkpoint(NODE, case.codec.scheme, "boot", NOW, (admitted_pod,) if own else ())
     granted = [
         Grant(UID, "main", resource, tuple(ids), env if position == 0 else {})
         for position, (resource, ids) in enumerate(case.grants)
@@ -207,7 +207,7 @@ def test_what_an_answer_names_comes_before_what_we_have_kept():
 
 def test_what_an_init_container_has_is_counted_once():
     share = Share(TWO, 2 * GIB, 300)
-    tenant = AdmittedPod(
+    admitted_pod = AdmittedPod(
         PodRef(UID, "ml", "train"),
         (Allocation("main", (share,), Phase.ASSIGNED), Allocation("side", (), Phase.ASSIGNED)),
         (
@@ -216,7 +216,9 @@ def test_what_an_init_container_has_is_counted_once():
         ),
         since=NOW - 1,
     )
-    statements = own_statements(Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,)), "here")
+    statements = own_statements(
+        Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (admitted_pod,)), "here"
+    )
     read = [(one.container, one.kind, one.since, one.shares) for one in statements]
     assert read == [
         ("fetch", ContainerKind.INIT, NOW, (Share(TWO, GIB, 300),)),
@@ -231,7 +233,7 @@ def test_what_an_init_container_has_is_counted_once():
             own=statements,
             pods=(
                 Pod(
-                    ref=tenant.pod,
+                    ref=admitted_pod.pod,
                     node=NODE,
                     containers=both,
                     phase="Pending",
@@ -259,11 +261,13 @@ def test_a_pod_is_counted_at_its_peak_with_and_without_the_api_server(
     initialized, held_gib, spec_is_known
 ):
     """init 12 | sidecar 1, init 10 | sidecar 1, app 6: the second init container needs 11."""
-    tenant = AdmittedPod(PodRef(UID, "ml", "train"), HAMIS, since=NOW, initialized=initialized)
-    kept = Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (tenant,))
+    admitted_pod = AdmittedPod(
+        PodRef(UID, "ml", "train"), HAMIS, since=NOW, initialized=initialized
+    )
+    kept = Checkpoint(NODE, Scheme.VOLCANO, "boot", NOW, (admitted_pod,))
     ended = ContainerState.TERMINATED if initialized else ContainerState.WAITING
     pod = Pod(
-        ref=tenant.pod,
+        ref=admitted_pod.pod,
         node=NODE,
         containers=tuple(Container(each.container, kind=each.kind) for each in HAMIS),
         phase="Running",

@@ -14,8 +14,8 @@ def keep(paths, holding, boot_id=BOOT):
     """Say that a container holds what the ledger has of it; the checkpoint's path."""
     share = Share(holding.share.device, holding.share.memory_bytes, holding.share.cores_milli)
     allocation = Allocation(holding.container, (share,), Phase.ASSIGNED)
-    tenant = AdmittedPod(PodRef(holding.pod.uid, "", ""), (allocation,), since=1.0)
-    kept = Checkpoint("node", holding.scheme, boot_id, 1.0, (tenant,))
+    admitted_pod = AdmittedPod(PodRef(holding.pod.uid, "", ""), (allocation,), since=1.0)
+    kept = Checkpoint("node", holding.scheme, boot_id, 1.0, (admitted_pod,))
     boot = Path(paths.procfs, "sys/kernel/random/boot_id")
     boot.parent.mkdir(parents=True, exist_ok=True)
     boot.write_text(f"{BOOT}\n")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.status_manager import StatusManager
-from tests.support.plugin_pods import NODE, NOW, by_name, no_capacity, node, tenant_of
+from tests.support.plugin_pods import NODE, NOW, admitted_pod_of, by_name, no_capacity, node
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import Keep
 
@@ -120,7 +120,7 @@ class Bench:
         self.adapter = adapter
         self.server = Server()
         self.devices = adapter.devices(gpus)
-        self.tenants, self.served, self.refused = {}, set(), set()
+        self.admitted_pods, self.served, self.refused = {}, set(), set()
         self.shown_pods, self.shown_node = {}, self.server.node
         self.steps = []
         self.unix, self.seconds = NOW, 1000.0
@@ -137,7 +137,7 @@ class Bench:
         return DesiredState(
             self.devices,
             by_name(self.devices),
-            dict(self.tenants),
+            dict(self.admitted_pods),
             dict(self.shown_pods),
             self.shown_node,
             frozenset(self.served),
@@ -145,7 +145,7 @@ class Bench:
         )
 
     def add(self, pod, bound=(), *, served=False, refused=False):
-        """A pod of the node, a tenant unless it is refused; the watch shows it."""
+        """A pod of the node, admitted unless it is refused; the watch shows it."""
         uid = pod.kubelet_uid
         self.server.objects[pod.ref.name] = self.shown_pods[uid] = pod
         if not refused:
@@ -157,7 +157,7 @@ class Bench:
 
     def bind(self, pod, bound):
         allocations = self.adapter.claim(pod, NODE, self.devices, no_capacity(self.devices))
-        self.tenants[pod.kubelet_uid] = tenant_of(pod, allocations, bound)
+        self.admitted_pods[pod.kubelet_uid] = admitted_pod_of(pod, allocations, bound)
 
     def watch(self):
         """The watch has caught up with the server."""

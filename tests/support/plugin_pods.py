@@ -1,7 +1,8 @@
-"""Pods, GPUs and tenants for the tests of the device plugin's roles.
+"""Pods, admitted or not, and GPUs for the tests of the device plugin's roles.
 
 pod = asking("main", "volcano.sh/vgpu-number", annotations={...})
-tenant = tenant_of(pod, role.claim(pod, NODE, devices, no_capacity(devices)), bound=["main"])
+claim = role.claim(pod, NODE, devices, no_capacity(devices))
+admitted_pod = admitted_pod_of(pod, claim, bound=["main"])
 """
 
 from msgspec.structs import replace
@@ -49,8 +50,8 @@ def no_capacity(devices):
     return NodeCapacity.of(devices)
 
 
-def tenant_of(pod, allocations, bound=(), **fields):
-    """The pod as a tenant, with these containers bound."""
+def admitted_pod_of(pod, allocations, bound=(), **fields):
+    """The pod as admitted, with these containers bound."""
     bindings = tuple(
         Binding(each.container, f"name-of-{each.container}", each.shares, NOW)
         for each in allocations

@@ -104,7 +104,7 @@ def own_statements(kept: Checkpoint, where: str) -> list[Statement]:
             where=where,
             kind=kind,
         )
-        for pod in kept.tenants
+        for pod in kept.admitted_pods
         for container, kind, shares, since in _held(pod)
     ]
 

@@ -34,14 +34,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
         scheme: the scheme of the plugin that wrote it.
         boot_id: the kernel's ID of the boot in which it was written.
         written_at: unix seconds.
-        tenants: by UID.
+        admitted_pods: by UID; ``tenants`` in the file.
     """
 
     node: str
     scheme: Scheme
     boot_id: str
     written_at: float
-    tenants: tuple[AdmittedPod, ...]
+    admitted_pods: tuple[AdmittedPod, ...] = msgspec.field(name="tenants")
 
 
 class _Version(msgspec.Struct):
@@ -61,8 +61,8 @@ def file_name(scheme: Scheme) -> str:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes; they are the same for any order of the admitted pods."""
-    admitted = tuple(sorted(checkpoint.tenants, key=lambda admitted_pod: admitted_pod.pod))
-    data = msgspec.json.encode(msgspec.structs.replace(checkpoint, tenants=admitted))
+    admitted = tuple(sorted(checkpoint.admitted_pods, key=lambda admitted_pod: admitted_pod.pod))
+    data = msgspec.json.encode(msgspec.structs.replace(checkpoint, admitted_pods=admitted))
     envelope = _Envelope(VERSION, sha256(data).hexdigest(), msgspec.Raw(data))
     return msgspec.json.encode(envelope) + b"\n"
 
@@ -87,7 +87,7 @@ def decode(content: bytes, object_name: str, scheme: Scheme, node: str = "") -> 
         detail = f"its checksum is {envelope.sha256[:64]!r}, but its content gives {digest}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, object_name, detail)
     checkpoint = _decoded(bytes(envelope.data), Checkpoint, object_name)
-    if wrong := _impossible(checkpoint.tenants):
+    if wrong := _impossible(checkpoint.admitted_pods):
         raise SourceError(Reason.MALFORMED, object_name, wrong)
     if checkpoint.scheme is not scheme:
         raise SourceError(Reason.OTHER_SCHEME, object_name, f"it is of {checkpoint.scheme}")
