@@ -8,6 +8,7 @@ from kubeshare.metrics import ControllerMetrics, connected_nodes
 from kubeshare.model import POD_RUNNING, ClusterPod, VirtualGpuName
 from kubeshare.placement import KubeShareAlgorithm
 from tests.kubeshare.model_cluster import node, share_pod
+from vgpu.apiserver.work_queue import WorkQueue
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.schemes.kubeshare.node import KEEP_IDLE, holder_labels, holder_name
@@ -83,6 +84,25 @@ def test_a_virtual_gpu_that_was_used_again_has_its_whole_time_again():
     assert idle.deleted_at(800.0, FIRST) == []
     assert idle.deleted_at(1399.0, FIRST) == []
     assert idle.deleted_at(1400.0, FIRST) == [holder_name(*FIRST)]
+
+
+def test_a_virtual_gpu_is_looked_at_again_when_its_time_is_over_and_a_used_one_is_not(monkeypatch):
+    """With no time left, a delay of 0 would keep the loop busy for as long as the GPU is used."""
+    delays, add_after = [], WorkQueue.add_after
+
+    def noted(queue, key, seconds):
+        delays.append((key, seconds))
+        add_after(queue, key, seconds)
+
+    monkeypatch.setattr(WorkQueue, "add_after", noted)
+    idle = Idle(keep_idle=1, idle_seconds=600.0)
+    idle.see(holder(FIRST))
+    assert idle.deleted_at(100.0, FIRST) == []
+    assert delays == [(FIRST, 600.0)]
+    idle.controllers.set_share_pod("ns/a", share_pod("a", node=FIRST.node, gpuid=FIRST.gpuid))
+    delays.clear()
+    assert idle.deleted_at(200.0, FIRST) == []
+    assert delays == []
 
 
 def test_without_a_time_the_number_alone_decides():
