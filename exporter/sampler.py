@@ -15,7 +15,7 @@ import msgspec
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.families import Detail, process_tables
-from exporter.rhythm import SamplePlan
+from exporter.sample_timer import SampleTimer
 from exporter.units import UnitRow, unit_rows
 from exporter.view import ExporterView, gpu_rows
 from vgpu.ledger import Ledger
@@ -52,7 +52,7 @@ XID_WAIT_SECONDS = 8.0
 """Maximum time of one wait for XIDs, in seconds: it delays a re-initialisation of the driver."""
 
 CLOSING_SECONDS = 3.0
-"""Minimum time to wait for the driver's release, in seconds."""
+"""Maximum time to wait for the driver's release, in seconds."""
 
 WAITING_SECONDS = 0.5
 """The same while a thread waits for XIDs in the driver: it may wait for longer, so the process ends
@@ -93,7 +93,9 @@ class Sampler:
         collectors: Collectors,
         driver: GpuSource | None,
         process_numbers: Callable[[], Mapping[str, float]],
+        timer: SampleTimer | None = None,
     ) -> None:
+        """``timer`` decides when the thread takes a sample."""
         self._settings = settings
         self._collectors = collectors
         self._driver = driver
@@ -112,9 +114,7 @@ class Sampler:
         self._defects = 0
         self._dropped = 0
         self._page: MetricsPage | None = None
-        self._plan = SamplePlan(settings.interval)
-        self._planning = threading.Lock()
-        self._earlier = threading.Event()  # the next sample is due earlier, or there is none
+        self._timer = timer or SampleTimer(settings.interval)
         self._stop = threading.Event()
         self._waits = False
         self._threads: list[threading.Thread] = []
@@ -153,9 +153,7 @@ class Sampler:
         if page is None:
             return None
         self._asked[fmt, gzip] = self._passes
-        with self._planning:
-            if self._plan.scraped(time.monotonic()):
-                self._earlier.set()
+        self._timer.scraped()
         return page.exposition.body(fmt, gzip)
 
     # ------------------------------------------------------------ life
@@ -179,21 +177,10 @@ class Sampler:
                 if self.fatal is not None:
                     on_fatal()
                     return
-                with self._planning:
-                    self._plan.sampled(begun, time.monotonic())
-                self._wait_until_due()
+                self._timer.sampled(begun)
+                self._timer.wait()
 
         self._spawn("sampler", loop)
-
-    def _wait_until_due(self) -> None:
-        """Wait for the time of the next sample, or for the end."""
-        while not self._stop.is_set():
-            with self._planning:
-                self._earlier.clear()
-                seconds = self._plan.due - time.monotonic()
-            if seconds <= 0:
-                return
-            self._earlier.wait(seconds)  # and look again: it may be due later now
 
     def watch_xids(self) -> None:
         """Record XIDs as they arrive; no call begins while another is stuck in the driver."""
@@ -223,9 +210,12 @@ class Sampler:
         thread.start()
 
     def stop(self, grace: float = 2.0) -> bool:
-        """Stop sampling; False if a call in the driver goes on, be it a wait for XIDs."""
+        """Stop sampling; False if a call in the driver goes on, be it a wait for XIDs.
+
+        ``grace`` is the maximum time to wait for the sample under way, in seconds.
+        """
         self._stop.set()
-        self._earlier.set()
+        self._timer.end()
         deadline = time.monotonic() + grace
         for thread in self._threads:
             if thread.name == "sampler":
@@ -238,8 +228,7 @@ class Sampler:
             return True
         closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
         closing.start()  # the driver may have stopped answering since the last pass
-        seconds = WAITING_SECONDS if self._waits else CLOSING_SECONDS
-        closing.join(max(seconds, deadline - time.monotonic()))
+        closing.join(WAITING_SECONDS if self._waits else CLOSING_SECONDS)
         return not closing.is_alive()
 
     # ------------------------------------------------------------ one sample

@@ -30,10 +30,10 @@ class Bench:
         self.read_own = process_numbers(None)
         self.restart()
 
-    def restart(self, **changes):
+    def restart(self, timer=None, **changes):
         """Another sampler, with changed settings, over the same collectors and their data."""
         settings = msgspec.structs.replace(self.settings, **changes)
-        self.sampler = Sampler(settings, self.collectors, self.driver, self.own)
+        self.sampler = Sampler(settings, self.collectors, self.driver, self.own, timer)
 
     def own(self):
         return self.read_own()

@@ -83,8 +83,16 @@ def test_a_defect_is_a_reason_and_never_an_exception():
     assert collector.health().failures == {Reason.INTERNAL: 2}
 
 
-def test_a_pass_without_memory_is_exhausted_and_the_next_one_works(monkeypatch):
-    answers = [MemoryError(), "data", "data"]
+class HeavySample:
+    """A sample whose refusals need more memory than there is."""
+
+    @property
+    def rejections(self):
+        raise MemoryError
+
+
+def test_a_pass_without_memory_is_exhausted_and_the_next_one_works():
+    answers = [MemoryError(), HeavySample(), "data"]
 
     def collect(_):
         answer = answers.pop(0)
@@ -94,9 +102,7 @@ def test_a_pass_without_memory_is_exhausted_and_the_next_one_works(monkeypatch):
 
     collector = Collector("x", collect)
     take(collector)
-    monkeypatch.setattr(collector, "_work_well", lambda _: (_ for _ in ()).throw(MemoryError))
     take(collector)  # none is left for its result either
-    monkeypatch.undo()
     assert collector.health().failures == {Reason.EXHAUSTED: 2}
     assert collector.data(0) is None
     take(collector)
@@ -141,10 +147,11 @@ def test_data_that_is_too_old_is_withdrawn():
 
 
 def test_a_collector_that_is_closed_leaves_no_thread():
-    collector = Collector("x", lambda _: 1)
+    collector = Collector("closed", lambda _: 1)
     take(collector)
+    (thread,) = (each for each in threading.enumerate() if each.name == "collector-closed")
     collector.close()
-    wait_ended(collector._thread, "the collector's thread ends")
+    wait_ended(thread, "the collector's thread ends")
 
 
 def test_refused_inputs_are_counted_and_logged_once_while_they_last(caplog):

@@ -45,7 +45,7 @@ def test_a_sample_of_an_earlier_observation_counts_until_it_is_stale():
     release = threading.Event()
     on = Collectors(shim=Collector("shim", answers(SHIM)))
     look(on)
-    on.shim._collect = lambda _: release.wait(WAIT_SECONDS) and SHIM
+    on.shim.collect = lambda _: release.wait(WAIT_SECONDS) and SHIM
     late = look(on, timeout=0.0)
     assert late.shim == SHIM
     assert late.incomplete == {"shim"}  # it may lack who has come since

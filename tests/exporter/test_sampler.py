@@ -4,14 +4,16 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from exporter import sampler as sampler_module
 from exporter import statuspage
+from exporter.sample_timer import SampleTimer
 from exporter.sampler import STALE_INTERVALS
+from simulator.state import regions_at
+from tests.exporter.passing_time import PassingTime
 from tests.support import own_state
 from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
@@ -207,7 +209,7 @@ def short_of_descriptors(collectors, name):
 
     for collector in collectors.all():
         short = collector is getattr(collectors, name)
-        collector._collect = one_at_a_time(collector._collect, short)
+        collector.collect = one_at_a_time(collector.collect, short)
     return over
 
 
@@ -318,7 +320,7 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
     cache = Path(bench.node.paths.procfs, str(process), "root/tmp/cudevshr.cache")
     cache.parent.mkdir(parents=True)
     region = msgspec.structs.replace(
-        next(iter(bench.node._regions.values())),
+        next(iter(regions_at(bench.node.scenario, bench.t, bench.node.start).values())),
         devices=(RegionDevice(plain.device, 3 * 2**30, 40),),
         processes=(),
         proc_num=0,
@@ -360,7 +362,7 @@ def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
     assert bench.share(bench.sampler.sample().view, "chat").used_bytes
     bench.restart(timeout=0.2)
     release = threading.Event()
-    bench.collectors.process._collect = lambda _: release.wait(HANG_SECONDS)
+    bench.collectors.process.collect = lambda _: release.wait(HANG_SECONDS)
     view = bench.sampler.sample().view
     release.set()
     chat = bench.share(view, "chat")
@@ -392,28 +394,36 @@ def fail_rendering(monkeypatch, times):
     monkeypatch.setattr(sampler_module.Renderer, "render", failing)
 
 
+class StepTimer(SampleTimer):
+    """Lets a sampler take its next sample when the test asks for one."""
+
+    def __init__(self):
+        super().__init__(interval=600.0)
+        self.go, self.done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait(self):
+        self.done.release()
+        self.go.acquire()
+
+    def end(self):
+        super().end()
+        self.go.release()
+
+
 @pytest.fixture
-def step(make_bench):
+def step(bench):
     """Runs a sampler whose samples are taken one by one, when the test asks for one."""
-    bench = make_bench()
-    go, done = threading.Semaphore(0), threading.Semaphore(0)
-
-    def wait_until_due():
-        done.release()
-        go.acquire()
-
-    bench.sampler._wait_until_due = wait_until_due
+    timer = StepTimer()
+    bench.restart(timer)
     bench.sampler.start(on_fatal=lambda: pytest.fail("it ends"))
-    assert done.acquire(timeout=WAIT_SECONDS)
+    assert timer.done.acquire(timeout=WAIT_SECONDS)
 
     def stepped():
-        go.release()
-        assert done.acquire(timeout=WAIT_SECONDS)
+        timer.go.release()
+        assert timer.done.acquire(timeout=WAIT_SECONDS)
         return bench.sampler.page
 
-    yield bench.sampler, stepped
-    bench.sampler._stop.set()
-    go.release()
+    return bench.sampler, stepped
 
 
 def test_a_sample_that_fails_withdraws_its_data_and_the_next_one_has_all_again(step, monkeypatch):
@@ -503,6 +513,30 @@ def test_a_driver_that_hangs_while_it_is_closed_does_not_hold_up_the_end(bench, 
     release.set()
 
 
+def test_a_wait_for_xids_in_the_driver_does_not_use_the_time_for_the_last_sample(
+    bench, monkeypatch
+):
+    monkeypatch.setattr(sampler_module, "WAITING_SECONDS", 0.05)
+    waiting, release, clean = threading.Event(), threading.Event(), []
+
+    def wait_xids(_):
+        waiting.set()
+        release.wait(HANG_SECONDS)
+
+    bench.driver.wait_xids = wait_xids
+    bench.driver.close = lambda: release.wait(HANG_SECONDS)
+    bench.sampler.sample()
+    bench.sampler.watch_xids()
+    assert waiting.wait(WAIT_SECONDS)
+    stopping = threading.Thread(
+        target=lambda: clean.append(bench.sampler.stop(grace=HANG_SECONDS)), daemon=True
+    )
+    stopping.start()
+    stopping.join(WAIT_SECONDS)
+    release.set()
+    assert clean == [False]
+
+
 def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
     victim = bench.node.scenario.gpus[0].uuid.encode()
     changed = 0
@@ -519,33 +553,16 @@ def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
     assert len({*objects}) == len(objects)
 
 
-def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
-    make_bench, monkeypatch
-):
-    sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
-    sampler.sample()
-    sampler._plan.sampled(1031.9, 1031.9)
-    monkeypatch.setattr(sampler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    for at in (1002.0, 1017.0, 1032.0):
-        now[0] = at
-        sampler.body(Format.TEXT, gzip=False)
-    assert 1045.0 <= sampler._plan.due < 1047.0
-    assert sampler._earlier.is_set()  # the sampler's thread learns of it
-
-
-def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench, monkeypatch):
-    sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
-    monkeypatch.setattr(sampler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    sampler._plan.due, later, waited = 1005.0, [1008.0], []
-
-    def wait(seconds):
-        waited.append(seconds)
-        now[0] += seconds
-        sampler._plan.due = later.pop() if later else sampler._plan.due
-
-    monkeypatch.setattr(sampler._earlier, "wait", wait)
-    sampler._wait_until_due()
-    assert waited == [5.0, 3.0]
+def test_the_request_of_a_page_is_a_scrape_for_the_plan_of_samples(bench):
+    now, scrapes = [1000.0], (1002.0, 1017.0, 1032.0)
+    timer = SampleTimer(15.0, monotonic=lambda: now[0], changed=PassingTime(now))
+    bench.restart(timer)
+    bench.sampler.sample()
+    for now[0] in scrapes:
+        bench.sampler.body(Format.TEXT, gzip=False)
+    timer.sampled(begun=1032.0)
+    timer.wait()
+    assert 1045.0 <= now[0] < 1047.0
 
 
 def test_a_change_makes_new_rows_of_the_containers_that_it_concerns(bench):

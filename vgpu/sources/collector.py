@@ -33,7 +33,8 @@ class Collector(Generic[T]):
 
     def __init__(self, name: str, collect: Callable[[Any], T]) -> None:
         self.name = name
-        self._collect = collect
+        self.collect = collect
+        """One pass over the source."""
         self._lock = threading.Lock()
         self._work = threading.Event()
         self._idle = threading.Event()
@@ -160,7 +161,7 @@ class Collector(Generic[T]):
         data: T | None = None
         failure: tuple[Reason, str] | None = None
         try:
-            data = self._collect(argument)
+            data = self.collect(argument)
         except SourceError as error:
             failure = (error.reason, str(error))
             if error.reason is Reason.VERSION_MISMATCH:
