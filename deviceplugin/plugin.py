@@ -71,11 +71,6 @@ class Plugin:
         self._host = host
         self._failpoint = failpoint
         self._numbers = PluginMetrics()
-        self._changing = threading.Lock()
-        links = driver.links if self._builder.needs_links else None
-        self._watch = HealthWatch(
-            driver, judged, options.health_interval, self._changed, links=links
-        )
         self._boot_id = boot_id(options.path_procfs)
         self._open = ExitStack()
         self.stuck = False
@@ -99,6 +94,11 @@ class Plugin:
             )
         except ClusterError as error:
             raise Failure(str(error)) from error
+        self._relay = HealthRelay(self._window, lambda: self._watch.health)
+        links = driver.links if self._builder.needs_links else None
+        self._watch = HealthWatch(
+            driver, judged, options.health_interval, self._relay.changed, links=links
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +197,7 @@ class Plugin:
         service.start(health)
         self._open.callback(service.stop)
         self._window.service = service
-        self._changed(self._watch.health)  # the changes since the first look
+        self._relay.changed(self._watch.health)  # the changes since the first look
 
     def _content(self, loaded: Loaded, devices: Iterable[Device]) -> CheckpointContent:
         """The content of our checkpoint; before there is one, of the original plugin's."""
@@ -244,16 +244,25 @@ class Plugin:
             service.binder.wake()
             service.status_manager.wake()
 
-    def _changed(self, _: Health) -> None:
+    def _stop_watching(self) -> None:
+        self.stuck = not self._watch.stop()
+
+
+class HealthRelay:
+    """Reports the newest health to the pages and to the service. Any thread may call it."""
+
+    def __init__(self, window: StatusView, newest: Callable[[], Health]) -> None:
+        self._window = window
+        self._newest = newest
+        self._changing = threading.Lock()
+
+    def changed(self, _: Health) -> None:
         """The driver has reported a change. Of two threads the last one has the newest health."""
         with self._changing:
-            health = self._window.health = self._watch.health
+            health = self._window.health = self._newest()
             service = self._window.service
             if service is not None:
                 service.changed(health)
-
-    def _stop_watching(self) -> None:
-        self.stuck = not self._watch.stop()
 
 
 def _wait(there: Callable[[float], bool], seconds: float, ended: Callable[[], bool]) -> None:

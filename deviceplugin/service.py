@@ -19,7 +19,7 @@ from deviceplugin.allocate.binder_events import BinderEvents, Repair
 from deviceplugin.allocate.binder_state import BinderState, desired_state_of
 from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.checkpoint import CheckpointFile
-from deviceplugin.allocate.ended_pods import Alone, collectable, over
+from deviceplugin.allocate.ended_pods import EndedPods
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.apiserver.status_manager import StatusManager
@@ -90,7 +90,11 @@ class Service:
         self._connections = connections
         self._numbers = numbers
         self._health = Health.at_start()
-        self._alone = Alone()
+        self._ended = EndedPods(
+            partial(pods_with_cgroup, options.path_cgroupfs),
+            clock=time.time,
+            monotonic=time.monotonic,
+        )
         self._last: tuple[_StateInputs, DesiredState] | None = None
         self.status_manager = StatusManager(
             connections.cluster, adapter, self._desired_state, failpoint
@@ -200,16 +204,7 @@ class Service:
         self, state: BinderState, pods: Mapping[str, Pod] | None, shown: Collection[str]
     ) -> Iterable[str]:
         known = None if pods is None else pods.values()
-        assigned = state.assigned_pods
-        alive = pods_with_cgroup(self._options.path_cgroupfs)
-        allocation_state, now = state.allocation_state, time.time()
-        alone = (
-            over(allocation_state, known, now, shown=shown) if alive == frozenset() else frozenset()
-        )
-        past = self._alone.past(alone, time.monotonic())
-        return (
-            collectable(allocation_state, known, alive or None, assigned, now, shown=shown) | past
-        )
+        return self._ended.gone(state.allocation_state, known, state.assigned_pods, shown)
 
     def _desired_state(self) -> DesiredState | None:
         """The desired state of the API server's objects; None while it is not known.

@@ -46,7 +46,7 @@ One wrong guess is no evidence: the kubelet asks for two pods that were bound at
 either order, and asks for the other one next.
 """
 
-_MOST_GUESSES: Final = 4096
+MOST_GUESSES: Final = 4096
 """Maximum number of remembered answers without a known owner, and of remembered pods."""
 
 NOTHING: Final = Injection(ContainerEdits({}), {})
@@ -236,7 +236,7 @@ class Guesses:
     def note(self, name: str, uid: str) -> None:
         """An answer was made for this pod."""
         with self._lock:
-            while len(self._open) >= _MOST_GUESSES:
+            while len(self._open) >= MOST_GUESSES:
                 del self._open[next(iter(self._open))]  # the kubelet that asked has died
             self._open[name] = uid
 
@@ -252,6 +252,6 @@ class Guesses:
                         self._wrong[self._open[assignment.name]] += 1
                     if crossed or state.is_ready(assignment):
                         del self._open[assignment.name]
-            if len(self._wrong) > _MOST_GUESSES:
+            if len(self._wrong) > MOST_GUESSES:
                 self._wrong.clear()  # most UIDs are of pods that are gone
             return frozenset(uid for uid, times in self._wrong.items() if times >= PATIENCE)

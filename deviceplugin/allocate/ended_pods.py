@@ -20,7 +20,7 @@ its answer may be from the past. It has known the pods that it has shown to us, 
 that admitted them before us; for the latter the kubelet has to have forgotten them as well.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from deviceplugin.allocate.allocation_state import AllocationState
@@ -102,6 +102,43 @@ class Alone:
         """
         self._since = {uid: self._since.get(uid, now) for uid in uids}
         return frozenset(uid for uid, since in self._since.items() if now - since >= ALONE_SECONDS)
+
+
+class EndedPods:
+    """The admitted pods that have left, by a node that removes the cgroups of ended pods."""
+
+    def __init__(
+        self,
+        with_cgroup: Callable[[], frozenset[str] | None],
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """``with_cgroup`` returns the UIDs that have a cgroup; None if cgroups cannot be read.
+
+        ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
+        """
+        self._with_cgroup = with_cgroup
+        self._clock = clock
+        self._monotonic = monotonic
+        self._alone = Alone()
+
+    def gone(
+        self,
+        allocation_state: AllocationState,
+        pods: Iterable[Pod] | None,
+        assigned: Collection[str] | None,
+        shown: Collection[str],
+    ) -> frozenset[str]:
+        """The UIDs of pods that have left by now; the arguments are as of :func:`collectable`."""
+        live_pods, now = self._with_cgroup(), self._clock()
+        known = None if pods is None else tuple(pods)
+        alone = frozenset[str]()
+        if live_pods == frozenset():
+            alone = over(allocation_state, known, now, shown=shown)
+        past = self._alone.past(alone, self._monotonic())
+        left = collectable(allocation_state, known, live_pods or None, assigned, now, shown=shown)
+        return left | past
 
 
 def _by_uid(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:

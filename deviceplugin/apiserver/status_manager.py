@@ -171,13 +171,13 @@ class StatusManager:
         if not self._pods.write(desired, uid):
             return False
         if self._backoff.failures(WriteKey(WriteTarget.POD, uid)):
-            self._awake.set()  # for the pod's lock, which was looked at before
+            self._due.no_later_than(0.0)  # the pod's lock, which was looked at before
         return True
 
     def _write_event(self) -> bool:
         event = self._events.take()
         if len(self._events):
-            self._awake.set()  # for the next lock
+            self._due.no_later_than(0.0)  # the next lock
         if event is None:
             return False
         try:

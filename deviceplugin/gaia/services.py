@@ -103,11 +103,11 @@ class GaiaServices:
         self._servers.open(uid, self._folder.socket(uid))
 
     def bound(self, admitted_pod: AdmittedPod) -> None:
-        """Like :meth:`serve`, before a container is made; raises OSError if the container has to
+        """Like :meth:`serve`, before a container is created; raises OSError if the container has to
         wait.
         """
         self.serve(admitted_pod)
-        self._require_driver(admitted_pod)
+        self.require_driver(admitted_pod)
 
     def stop_serving(self, uid: str) -> None:
         """The pod's containers are gone: remove its socket and folder. Raises OSError."""
@@ -138,22 +138,26 @@ class GaiaServices:
             log.info("the driver is available to containers", extra=_fields(self._mirrored))
             self._notify()
 
-    def _keep_fresh(self) -> None:
-        """Refresh repeatedly: the driver may come late or be replaced, limits may be damaged."""
-        while not self._stopping.is_set():
-            for keep in (self.refresh, self._registrar.repair):
-                try:
-                    keep()
-                except Exception:
-                    log.exception("unexpected error while keeping gpu-manager's files")
-            self._stopping.wait(REFRESH_SECONDS)
+    def repair(self) -> None:
+        """Rewrite damaged files of limits now."""
+        self._registrar.repair()
 
-    def _require_driver(self, admitted_pod: AdmittedPod) -> None:
+    def require_driver(self, admitted_pod: AdmittedPod) -> None:
         """Raises OSError while there is no folder of the driver for the pod."""
         flavours = {_flavour(share.cores_milli) for share in admitted_pod.shares}
         there = self._mirrored.folders.keys() if self._mirrored else frozenset()
         if not flavours <= there:
             raise OSError(self._problem or "no driver is mirrored for such a share")
+
+    def _keep_fresh(self) -> None:
+        """Refresh repeatedly: the driver may come late or be replaced, limits may be damaged."""
+        while not self._stopping.is_set():
+            for keep in (self.refresh, self.repair):
+                try:
+                    keep()
+                except Exception:
+                    log.exception("unexpected error while keeping gpu-manager's files")
+            self._stopping.wait(REFRESH_SECONDS)
 
 
 def driver_version(text: str) -> tuple[int, int]:

@@ -60,7 +60,7 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 T = TypeVar("T")
 Asks = Callable[[str, frozenset[str]], PodFiles]
-"""Looks at a pod, see :meth:`Registrar.pod_files`."""
+"""Looks at a pod, see :meth:`deviceplugin.gaia.limits_writer.LimitsWriter.pod_files`."""
 
 
 class VcudaRefusal(Exception):  # noqa: N818  # it is an answer, not a failure of ours

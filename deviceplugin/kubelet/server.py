@@ -29,14 +29,14 @@ SERVICE: Final = "v1beta1.DevicePlugin"
 PRESTARTS: Final = 128
 """Maximum number of containers that wait at the same time; the kubelet retries the others."""
 
-_WATCHERS: Final = 8
+WATCHERS: Final = 8
 """Maximum number of readers of the list; the kubelet is one."""
 
 _OTHERS: Final = 8
 """Threads for other calls; the kubelet admits one pod at a time, so it sends one Allocate at a
 time."""
 
-_THREADS: Final = PRESTARTS + _WATCHERS + _OTHERS
+THREADS: Final = PRESTARTS + WATCHERS + _OTHERS
 """Maximum number of threads; the pool starts a thread only when it needs one."""
 
 _MODE: Final = 0o600
@@ -93,7 +93,7 @@ class Endpoint:
         self._readers = ListReaders(0, False, time.monotonic())
         self._stopping = False
         self._prestarts = threading.BoundedSemaphore(PRESTARTS)
-        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=resource.rpartition("/")[2])
+        threads = ThreadPoolExecutor(THREADS, thread_name_prefix=resource.rpartition("/")[2])
         self._server = grpc.server(threads)
         self._server.add_generic_rpc_handlers((self._handlers(),))
 
@@ -158,7 +158,7 @@ class Endpoint:
 
     def _list_and_watch(self, _request: pb.Empty, context: grpc.ServicerContext) -> Iterator[bytes]:
         if not self._readers_changed(1):
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_WATCHERS} read the list already")
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS} read the list already")
         if not context.add_callback(lambda: self._readers_changed(-1)):
             self._readers_changed(-1)
             return
@@ -181,7 +181,7 @@ class Endpoint:
         """Count one reader more or less; False if there are too many."""
         with self._changed:
             readers = self._readers.count + by
-            if readers > _WATCHERS:
+            if readers > WATCHERS:
                 return False
             self._readers = ListReaders(readers, True, time.monotonic())
             self._changed.notify_all()

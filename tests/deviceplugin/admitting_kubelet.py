@@ -16,7 +16,7 @@ import msgspec
 from simulator.tree import cgroup_path
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_until
-from vgpu.sources import kubelet_checkpoint
+from vgpu.sources.kubelet_checkpoint import CheckpointData, checksum_of
 
 FILE = "kubelet_internal_checkpoint"
 
@@ -111,5 +111,4 @@ def content(table, registered=(), *, sums_up=True):
 
 def checksum(data):
     """Of the checkpoint's data."""
-    typed = msgspec.json.decode(json.dumps(data), type=kubelet_checkpoint._Data)
-    return kubelet_checkpoint.fnv1a_32(kubelet_checkpoint._spew_data(typed).encode())
+    return checksum_of(msgspec.json.decode(json.dumps(data), type=CheckpointData))

@@ -327,7 +327,9 @@ class NodeModel:
                 ),
                 processes_known=frozenset(uuids),
             ),
-            shim=ShimSample(tuple(_region(*place, one) for place, one in self.running.items())),
+            shim=ShimSample(
+                tuple(region_report(*place, one) for place, one in self.running.items())
+            ),
             kubelet=KubeletSample(
                 {uid: PodRef(uid, "team", uid) for uid, _ in self.running},
                 names,
@@ -379,7 +381,7 @@ def _gpu(gpu):
     return Gpu(gpu.uuid, gpu.index, {"name": gpu.model}, readings)
 
 
-def _region(uid, container, one):
+def region_report(uid, container, one):
     devices = tuple(
         RegionDevice(share.device, share.memory_bytes, share.cores_milli // 10)
         for share in one.shares

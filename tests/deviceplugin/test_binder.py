@@ -10,6 +10,7 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.allocate import binder as binder_module
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder import MAKING_ROOM_SECONDS
 from deviceplugin.allocate.binder_state import Recovered
@@ -712,8 +713,13 @@ def test_what_becomes_of_a_gpu_during_the_recovery_is_known_as_soon_as_that_is_o
 ):
     bench = parts()
     bench.start(recovered=False)
-    hold = Event()
-    monkeypatch.setattr(bench.binder, "_look", lambda _: hold.wait(PATIENT))
+    hold, bind_all = Event(), binder_module.bind_all
+
+    def held(*arguments, **keywords):
+        hold.wait(PATIENT)
+        return bind_all(*arguments, **keywords)
+
+    monkeypatch.setattr(binder_module, "bind_all", held)  # no look ends
 
     def recover(known):
         found = bench.recover((), known)

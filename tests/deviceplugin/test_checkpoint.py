@@ -177,7 +177,8 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch, folder):
 
 @pytest.mark.parametrize("how", ["full", "killed", "power"])
 def test_a_save_after_an_interrupted_one_may_be_interrupted_too(monkeypatch, tmp_path, how):
-    most = steps_of_a_save(monkeypatch, store(tmp_path / "x").open()._path.parent)
+    store(tmp_path / "x").open()
+    most = steps_of_a_save(monkeypatch, tmp_path / "x")
     for first in range(most):
         for second in range(most + 1):
             folder = tmp_path / f"{first}-{second}"

@@ -1,25 +1,23 @@
 """Who may leave: nobody whose containers may still run, and nobody who is only not known yet."""
 
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.ended_pods import (
     ALONE_SECONDS,
     GRACE_SECONDS,
     MOMENT_SECONDS,
     Alone,
+    EndedPods,
     collectable,
     over,
 )
-from deviceplugin.flags import PluginOptions
-from deviceplugin.service import Service
+from deviceplugin.recovery.node_probe import pods_with_cgroup
 from tests.deviceplugin.allocation_values import (
     GPUS,
     A,
-    assignment,
     claimed,
     pod,
     replace,
@@ -156,22 +154,20 @@ def test_an_init_container_that_has_not_ended_keeps_its_pod():
     [("empty", NOBODY, P), ("others", P, P), ("unreadable", NOBODY, NOBODY)],
 )
 def test_on_a_node_without_any_pod_cgroup_the_last_pod_leaves_after_a_while(
-    tmp_path, monkeypatch, tree, at_once, later
+    tmp_path, tree, at_once, later
 ):
     """The kubelet keeps its devices in its checkpoint until the next pod comes."""
     now = [NOW]
-    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
-    monkeypatch.setattr("deviceplugin.service.time", clock)
     if tree != "unreadable":
         (tmp_path / "cgroup.controllers").touch()
         others = f"kubepods-pod{'0' * 32}.slice" if tree == "others" else ""
         (tmp_path / "kubepods.slice" / others).mkdir(parents=True)
-    parts = SimpleNamespace(_options=PluginOptions(path_cgroupfs=str(tmp_path)), _alone=Alone())
-    row = assignment(PENDING)
-    state = BinderState(state_of(PENDING), by_ids([row]), read_at=0.0)
-    assert Service._gone(parts, state, {}, P) == at_once
+    ended = EndedPods(
+        partial(pods_with_cgroup, str(tmp_path)), clock=lambda: now[0], monotonic=lambda: now[0]
+    )
+    assert ended.gone(state_of(PENDING), (), P, P) == at_once
     now[0] += ALONE_SECONDS
-    assert Service._gone(parts, state, {}, P) == later
+    assert ended.gone(state_of(PENDING), (), P, P) == later
 
 
 @pytest.mark.parametrize("pods", [[], [SUCCEEDED], [REFUSED], [GIVEN_UP], [ENDED]])

@@ -34,7 +34,7 @@ SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """No test can see what has reached the disk, and waiting for it takes most of the time."""
-    monkeypatch.setattr(driver_mirror, "_sync", lambda path: None)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def test_a_container_keeps_the_folder_that_it_was_made_with(informer, folder, ho
 def test_an_interrupted_mirror_is_begun_again(informer, folder, monkeypatch):
     """Killed in the middle, or the disk is full."""
     with monkeypatch.context() as broken:
-        broken.setattr(driver_mirror, "_sync", refusing)
+        broken.setattr(os, "fsync", refusing)
         with pytest.raises(OSError, match="No space"):
             informer().refresh()
     assert not (folder / "origin").exists()
@@ -433,20 +433,17 @@ def test_an_interrupted_mirror_is_begun_again(informer, folder, monkeypatch):
     assert (folder / "origin/lib64/libcuda.so.1").exists()
 
 
-def refusing(path):
+def refusing(fd):
     raise OSError(28, "No space left on device")
 
 
 def test_a_driver_that_is_replaced_while_it_is_copied_is_not_used(
     informer, folder, host, monkeypatch
 ):
-    build = DriverMirror._build
-
-    def meanwhile(self, *args):
-        build(self, *args)
+    def meanwhile(fd):
         host.library("libnvidia-ptxjitcompiler.so")
 
-    monkeypatch.setattr(DriverMirror, "_build", meanwhile)
+    monkeypatch.setattr(os, "fsync", meanwhile)
     assert reason(informer().refresh) is Reason.CHANGED_WHILE_READ
     assert not (folder / "origin").exists()
 
@@ -510,15 +507,15 @@ def test_pods_wait_for_the_driver_and_continue_when_it_has_come(tmp_path, host, 
     keeper.refresh()
     assert "libcuda.so.1" in keeper.problem
     with pytest.raises(OSError, match=r"libcuda\.so\.1"):
-        keeper._require_driver(admitted_pod)
+        keeper.require_driver(admitted_pod)
     assert events == []
     aside.rename(host.path(FOLDERS[64]))
     keeper.refresh()
     assert keeper.problem == ""
-    keeper._require_driver(admitted_pod)
+    keeper.require_driver(admitted_pod)
     keeper.refresh()
     assert events == ["mirrored"]
     (plugin / "gpu-client").unlink()
     keeper.refresh()
     with pytest.raises(OSError, match="gpu-client"):
-        keeper._require_driver(admitted_pod)
+        keeper.require_driver(admitted_pod)

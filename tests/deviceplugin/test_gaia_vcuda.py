@@ -94,6 +94,10 @@ class Node:
         content = (self.host.limits / uid / folder / "vcuda.config").read_bytes()
         return vcuda_config.decode(content)
 
+    def damage(self, folder, uid=UID):
+        """The container's limits are cut, so that the next look writes them again."""
+        (self.host.limits / uid / folder / "vcuda.config").write_bytes(b"cut")
+
     def pids(self, folder, uid=UID):
         return vcuda_config.decode_pids(
             (self.host.limits / uid / folder / "pids.config").read_bytes()
@@ -584,7 +588,7 @@ def test_a_damaged_file_is_written_again_without_a_request(node, file, damage):
     register(node.socket(), pod_uid=UID, container_name="c0")
     for folder in (container, "c0"):
         (node.host.limits / UID / folder / file).write_bytes(damage)
-    node.keeper._registrar.repair()
+    node.keeper.repair()
     for folder in (container, "c0"):
         assert node.config(folder).memory_bytes == 8_053_063_680
         assert node.pids(folder) == (7,)
@@ -595,11 +599,13 @@ def test_a_damaged_limit_is_not_taken_over_while_the_pod_is_not_known(node):
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
     register(node.socket(), pod_uid=UID, container_id=container)
-    (node.host.limits / UID / container / "vcuda.config").write_bytes(b"cut")
+    damaged = node.host.limits / UID / container / "vcuda.config"
+    damaged.write_bytes(b"cut")
     node.pods.clear()
-    assert node.keeper._registrar.pod_files(UID).waiting == {container}
+    node.keeper.repair()
+    assert damaged.read_bytes() == b"cut"
     node.pods[UID] = pod
-    assert node.keeper._registrar.pod_files(UID).served == {container: "c0"}
+    node.keeper.repair()
     assert node.config(container).cores_limit_percent == 50
 
 
@@ -612,11 +618,13 @@ def test_what_a_tenant_causes_at_each_check_is_logged_once(node, caplog):
     pod = asking((50, 30), uid=UID)
     admitted_pod = node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
+    register(node.socket(), pod_uid=UID, container_id=container)
     broken = asking((50, 30), uid=UID, annotations={CORE_LIMIT: "lots"})
     for at in range(50):
         node.pods[UID] = broken if at % 2 else pod
         node.host.put(UID, container, range(1, 1200 if at % 3 else 20))
-        node.keeper._registrar.pod_files(UID)
+        node.damage(container)
+        node.keeper.repair()
         node.keeper.serve(admitted_pod)
     assert sorted(warnings(caplog)) == [
         "more processes than gpu-manager's library counts",
@@ -626,14 +634,24 @@ def test_what_a_tenant_causes_at_each_check_is_logged_once(node, caplog):
 
 def test_a_new_fault_of_a_pod_is_logged(node, caplog):
     pod = asking((50, 30), uid=UID)
-    node.seat(pod)
-    node.host.start(pod.ref, "c0", [7])
-    for text in ("lots", "more"):
+
+    def running():
+        admitted_pod = node.seat(pod)
+        container = node.host.start(pod.ref, "c0", [7])
+        register(node.socket(), pod_uid=UID, container_id=container)
+        return admitted_pod, container
+
+    def look(container, text):
         node.pods[UID] = asking((50, 30), uid=UID, annotations={CORE_LIMIT: text})
-        node.keeper._registrar.pod_files(UID)
-    assert len(warnings(caplog)) == 2
+        node.damage(container)
+        node.keeper.repair()
+        return len(warnings(caplog))
+
+    _, container = running()
+    assert [look(container, text) for text in ("lots", "more", "more")] == [1, 2, 2]
     node.keeper.stop_serving(UID)
-    assert node.keeper._registrar._warned == {}
+    _, container = running()
+    assert look(container, "more") == 3  # nothing is kept of a pod that has left
 
 
 def test_a_folder_too_deep_for_a_socket_is_reported(tmp_path):

@@ -62,7 +62,8 @@ def test_an_answer_whose_owner_is_not_bound_for_another_reason_is_no_evidence_ye
 
 
 def test_answers_that_never_find_an_owner_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(allocator_module, "_MOST_GUESSES", 10)
-    guesses = noted(*NAMES, *(f"lost-{at}" for at in range(10)))
+    monkeypatch.setattr(allocator_module, "MOST_GUESSES", 10)
+    newest = tuple(f"lost-{number}" for number in range(10))
+    guesses = noted(*NAMES, *newest)
     assert not guesses.unlikely(seen(*NAMES))
-    assert len(guesses._open) == 10
+    assert guesses.unlikely(seen(*newest)) == {"guessed"}

@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 from datetime import UTC, datetime
-from threading import Lock
 from types import SimpleNamespace
 
 import grpc
@@ -13,7 +12,7 @@ import pytest
 
 from deviceplugin.allocate.checkpoint import CheckpointFile, LockHeld
 from deviceplugin.flags import PluginOptions
-from deviceplugin.plugin import Plugin
+from deviceplugin.plugin import HealthRelay
 from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
@@ -191,13 +190,9 @@ def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_the_log_suggests_wh
 def test_health_that_is_reported_late_does_not_replace_newer_health():
     """The main thread reports it once at the start; the watch may report a later one meanwhile."""
     reported = []
-    parts = SimpleNamespace(
-        _changing=Lock(),
-        _watch=SimpleNamespace(health="newer"),
-        _window=SimpleNamespace(health=None, service=SimpleNamespace(changed=reported.append)),
-    )
-    Plugin._changed(parts, "older")
-    assert (reported, parts._window.health) == (["newer"], "newer")
+    window = SimpleNamespace(health=None, service=SimpleNamespace(changed=reported.append))
+    HealthRelay(window, lambda: "newer").changed("older")
+    assert (reported, window.health) == (["newer"], "newer")
 
 
 def test_the_keeper_starts_before_it_learns_which_pods_exist():

@@ -25,7 +25,7 @@ from tests.deviceplugin.allocation_values import (
     replace,
     share,
 )
-from tests.deviceplugin.node_model import NodeModel, _region
+from tests.deviceplugin.node_model import NodeModel, region_report
 from vgpu.ledger import ConflictKind, Evidence, Ledger, Malformed, Statement, merge
 from vgpu.ledger.conflicts import Conflict as Disagreement
 from vgpu.ledger.from_api import claim_statements
@@ -401,11 +401,11 @@ def forged(monkeypatch, *devices):
 
     def region(uid, container, one):
         return replace(
-            _region(uid, container, one),
-            region=replace(_region(uid, container, one).region, devices=devices),
+            region_report(uid, container, one),
+            region=replace(region_report(uid, container, one).region, devices=devices),
         )
 
-    monkeypatch.setattr("tests.deviceplugin.node_model._region", region)
+    monkeypatch.setattr("tests.deviceplugin.node_model.region_report", region)
 
 
 HUGE = RegionDevice(C, 9 * GIB, 100)

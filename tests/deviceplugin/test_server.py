@@ -95,7 +95,7 @@ def test_the_list_comes_at_once_and_then_each_new_one(serve):
 
 def test_every_reader_gets_every_list_and_too_many_are_refused(serve):
     endpoint, plugin = serve()
-    readers = [plugin.lists(WAIT_SECONDS) for _ in range(server._WATCHERS)]
+    readers = [plugin.lists(WAIT_SECONDS) for _ in range(server.WATCHERS)]
     assert [ids(next(reader)) for reader in readers] == [["a"]] * len(readers)
     assert refusal(next, plugin.lists(WAIT_SECONDS))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     endpoint.offer(listed("b"))
@@ -118,8 +118,8 @@ def test_it_is_known_whether_the_list_is_read(serve):
 
 def test_readers_that_come_and_go_leave_room_for_others(serve):
     endpoint, plugin = serve()
-    for _ in range(1 + server._THREADS // server._WATCHERS):
-        readers = [plugin.lists(WAIT_SECONDS) for _ in range(server._WATCHERS)]
+    for _ in range(1 + server.THREADS // server.WATCHERS):
+        readers = [plugin.lists(WAIT_SECONDS) for _ in range(server.WATCHERS)]
         for reader in readers:
             next(reader)
             reader.cancel()

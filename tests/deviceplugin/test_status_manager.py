@@ -175,8 +175,7 @@ def test_a_server_that_takes_an_annotation_and_drops_it_is_asked_ever_more_seldo
     bench.add(volcano_pod("bad"), ["main"], served=True)
     lock(bench)
     for _ in range(50):
-        assert not bench.status_manager._awake.is_set()
-        bench.round()
+        assert bench.round() > 0
     assert bench.count("patch_pod") == 1
     assert bench.status_manager.counts() == {("node", "told"): 1, ("pod", "failed"): 1}
     for _ in range(20):

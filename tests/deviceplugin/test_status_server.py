@@ -20,12 +20,12 @@ from tests.support.plugin_pods import gpu
 from vgpu.web.message import HttpRequest
 
 
-def window(service=None, health=None):
+def window(service=None, health=None, numbers=None):
     made = StatusView(
         "volcano",
         "cdi",
         "gpu-node-1",
-        PluginMetrics(),
+        numbers or PluginMetrics(),
         requests=lambda: {("list", "200"): 2},
         build={"version": "1", "revision": "", "python": "3"},
         own=dict,
@@ -144,9 +144,7 @@ def test_what_is_counted_adds_up():
     numbers.conflicts(3, 2)
     numbers.checkpoint_read("malformed")
     numbers.checkpoint_failed()
-    made = window(Service())
-    made._numbers = numbers
-    samples = series(made)
+    samples = series(window(Service(), numbers=numbers))
     assert samples[f'vgpu_plugin_allocations_total{{resource="{NUMBER}"}}'] == 2
     assert samples['vgpu_plugin_refusals_total{reason="no_candidate",step="allocate"}'] == 1
     assert samples['vgpu_plugin_waits_total{step="bind"}'] == 2

@@ -123,13 +123,15 @@ class CheckpointEntry(msgspec.Struct, gc=False):
         return ids
 
 
-class _Data(msgspec.Struct):
+class CheckpointData(msgspec.Struct):
+    """The part of the file that the checksum is of."""
+
     entries: list[CheckpointEntry] | None = msgspec.field(name="PodDeviceEntries")
     registered: msgspec.Raw = msgspec.field(name="RegisteredDevices")
 
 
 class _Checkpoint(msgspec.Struct):
-    data: _Data | None = msgspec.field(name="Data")
+    data: CheckpointData | None = msgspec.field(name="Data")
     checksum: int | None = msgspec.field(name="Checksum", default=None)
 
 
@@ -188,7 +190,7 @@ def parse_checkpoint(
         granted = _granted((data and data.entries) or ())
         expected = checksum
         if data is not None and verify:
-            expected = fnv1a_32(_spew_data(data).encode())
+            expected = checksum_of(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(Reason.MALFORMED, object_name, str(error)) from error
     if data is None or checksum is None:
@@ -293,7 +295,12 @@ def fnv1a_32(text: bytes) -> int:
 _OCTETS = [str(octet) for octet in range(256)]
 
 
-def _spew_data(data: _Data) -> str:
+def checksum_of(data: CheckpointData) -> int:
+    """The kubelet's checksum. Raises msgspec.DecodeError."""
+    return fnv1a_32(_spew_data(data).encode())
+
+
+def _spew_data(data: CheckpointData) -> str:
     texts = None if data.entries is None else map(_spew_entry, _decoded(data.entries))
     registered = _REGISTERED.decode(data.registered)
     return (
