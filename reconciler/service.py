@@ -33,7 +33,8 @@ LEAVING_SECONDS: Final = 20.0
 HUNG_SECONDS: Final = 300.0
 """Time after a cycle's deadline at which the cycle counts as hung, in seconds."""
 
-_STEP_SECONDS: Final = 0.1
+STEP_SECONDS: Final = 0.1
+"""Interval between two looks at a Lease that is waited for, in seconds."""
 
 
 class Loop:
@@ -137,7 +138,7 @@ class Loop:
         """Whether we lead; waits for the first result of the election."""
         until = self._monotonic() + ELECTION_SECONDS
         while not (leader.leads() or leader.holder) and self._monotonic() < until:
-            if self._stopping.wait(_STEP_SECONDS):
+            if self._stopping.wait(STEP_SECONDS):
                 break
         return leader.leads()
 

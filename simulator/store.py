@@ -98,10 +98,11 @@ _PRECONDITIONS: Final = {"uid": "UID", "resourceVersion": "ResourceVersion"}
 class ObjectStore:
     """All objects. Safe to use from several threads; callers must not change what it returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: int = HISTORY) -> None:
+        """``history`` is the number of the last changes that a watch can begin with."""
         self._objects: dict[_Key, Json] = {}
         self._changed = threading.Condition(threading.RLock())
-        self._history: deque[_Change] = deque(maxlen=HISTORY)
+        self._history: deque[_Change] = deque(maxlen=history)
         self._open: dict[str, tuple[int, _Kind, Selector, tuple[Json, ...]]] = {}
         self._numbers = itertools.count(1)
         self._version = 0

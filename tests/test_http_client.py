@@ -236,12 +236,19 @@ def test_a_watch_is_left_for_a_slow_head_or_refusal_and_not_for_slow_events():
         assert [next(lines) for _ in range(3)] == [b"abcd"] * 3  # 300 ms, which is longer
 
 
+class LineClient(ApiClient):
+    """A client that reads a stream of any lines."""
+
+    def lines(self, seconds):
+        return self._stream("/x", {}, seconds)
+
+
 @contextmanager
 def watching(address):
     """The lines of a stream for which the server has SECONDS."""
     access = anonymous_access(f"http://{address}")
-    with ApiClient(access, gather=0, retries=ONCE) as cluster:
-        lines = cluster._stream("/x", {}, SECONDS - STREAM_GRACE_SECONDS)
+    with LineClient(access, gather=0, retries=ONCE) as cluster:
+        lines = cluster.lines(SECONDS - STREAM_GRACE_SECONDS)
         yield lines
         lines.close()
 

@@ -58,7 +58,7 @@ class Found(msgspec.Struct, frozen=True):
     more: str = ""
 
 
-class _File(msgspec.Struct, frozen=True, gc=False):
+class FolderFile(msgspec.Struct, frozen=True, gc=False):
     """A file by its names in the kernel."""
 
     device: int
@@ -71,7 +71,7 @@ class _Folder(msgspec.Struct, frozen=True, gc=False):
 
     path: str
     identity: Identity
-    files: tuple[_File, ...]
+    files: tuple[FolderFile, ...]
     plain: bool
 
 
@@ -89,7 +89,7 @@ def find_folders(
     """
     folders, notes, crowded = _listed(roots or registry().region_roots)
     unknown = [folder for folder in folders if not is_known(_pod_uid(folder.path))]
-    used: frozenset[_File] = frozenset()
+    used: frozenset[FolderFile] = frozenset()
     if unknown:
         try:
             used = in_use((file for folder in unknown for file in folder.files), procfs)
@@ -178,7 +178,7 @@ def _look_at(path: str) -> _Folder:
     return _Folder(
         path,
         (own.st_dev, own.st_ino, newest),
-        tuple(_File(state.st_dev, state.st_ino, name) for name, state in states),
+        tuple(FolderFile(state.st_dev, state.st_ino, name) for name, state in states),
         plain=len(states) <= MOST_FILES and all(stat.S_ISREG(state.st_mode) for _, state in states),
     )
 
@@ -190,13 +190,13 @@ def _pod_uid(path: str) -> str:
 # ---------------------------------------------------------------- processes
 
 
-def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
+def in_use(files: Iterable[FolderFile], procfs: str = "/proc") -> frozenset[FolderFile]:
     """The files that a process of this host has mapped or open.
 
     Raises SourceError where the use by all processes is unknown: FOREIGN_PIDS if the processes are
     not the host's, UNREADABLE if one may not be read.
     """
-    by_inode: dict[int, list[_File]] = {}
+    by_inode: dict[int, list[FolderFile]] = {}
     for file in files:
         by_inode.setdefault(file.inode, []).append(file)
     if not sees_host_processes(procfs):
@@ -206,7 +206,7 @@ def in_use(files: Iterable[_File], procfs: str = "/proc") -> frozenset[_File]:
     except OSError as error:
         raise translated(error, procfs) from error
     names = {file.name for of_inode in by_inode.values() for file in of_inode}
-    used: set[_File] = set()
+    used: set[FolderFile] = set()
     for pid in pids if by_inode else ():
         for device, inode, name in (
             *_mappings(f"{procfs}/{pid}/maps", by_inode.keys()),

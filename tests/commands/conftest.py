@@ -2,8 +2,10 @@
 
 import json
 import os
+from urllib.parse import parse_qsl
 
 import pytest
+from urllib3 import HTTPConnectionPool
 
 from simulator.apiserver import ALL_KINDS, ApiServer
 from simulator.store import ObjectStore
@@ -19,6 +21,20 @@ def dumped(folder, items):
     path.write_text(json.dumps(sample.dump(items)))
     os.utime(path, (NOW, NOW))
     return "--from", str(path)
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The requests to API servers, in their order: path and query, without the size of pages."""
+    seen, urlopen = [], HTTPConnectionPool.urlopen
+
+    def noted(pool, method, url, *rest, **more):
+        path, _, query = url.partition("?")
+        seen.append(" ".join((path, *(value for key, value in parse_qsl(query) if key != "limit"))))
+        return urlopen(pool, method, url, *rest, **more)
+
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", noted)
+    return seen
 
 
 @pytest.fixture

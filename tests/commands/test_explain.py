@@ -6,7 +6,6 @@ from click.testing import CliRunner
 
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
-from vgpu.apiserver.connection import ApiConnection
 from vgpucli.explain import read as explain_read
 from vgpucli.explain.document import ExplanationDocument
 from vgpucli.main import main
@@ -171,24 +170,9 @@ def test_an_object_that_does_not_exist(source):
 # ---------------------------------------------------------------- requests
 
 
-@pytest.fixture
-def requests(monkeypatch):
-    """The requests to the API server, in their order, without the size of pages."""
-    seen = []
-    opened = ApiConnection._open
-
-    def noted(self, verb, path, query, *rest, **more):
-        asked = "".join(f" {value}" for key, value in query.items() if key != "limit")
-        seen.append(f"{verb.word} {path}{asked}")
-        return opened(self, verb, path, query, *rest, **more)
-
-    monkeypatch.setattr(ApiConnection, "_open", noted)
-    return seen
-
-
-ALL_NODES, ALL_PODS = "list /api/v1/nodes", "list /api/v1/pods"
-SHARE_PODS = "list /apis/kubeshare.nthu/v1/sharepods"
-QUOTAS = ("get /api/v1/namespaces/{}", "list /api/v1/namespaces/{}/resourcequotas")
+ALL_NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
+SHARE_PODS = "/apis/kubeshare.nthu/v1/sharepods"
+QUOTAS = ("/api/v1/namespaces/{}", "/api/v1/namespaces/{}/resourcequotas")
 
 
 def of_quota(namespace):
@@ -197,7 +181,7 @@ def of_quota(namespace):
 
 def of_node(name):
     return [
-        f"get /api/v1/nodes/{name}",
+        f"/api/v1/nodes/{name}",
         f"{ALL_PODS} spec.nodeName={name}",
         f"{ALL_PODS} spec.nodeName=",
         SHARE_PODS,
@@ -206,21 +190,21 @@ def of_node(name):
 
 def test_a_pod_that_waits_costs_one_list_of_each_kind(cluster, requests):
     assert run("pod", "ml/waits", *cluster).exit_code == 0
-    pod = "get /api/v1/namespaces/ml/pods/waits"
+    pod = "/api/v1/namespaces/ml/pods/waits"
     assert requests == [pod, ALL_NODES, ALL_PODS, SHARE_PODS, *of_quota("ml")]
 
 
 def test_a_bound_pod_costs_its_node_and_with_a_quota_its_namespace(cluster, requests):
     assert run("pod", "ml/train-0", *cluster).exit_code == 0
-    pod = "get /api/v1/namespaces/ml/pods/train-0"
-    pods = "list /api/v1/namespaces/ml/pods"
-    other_node = "get /api/v1/nodes/gpu-3"
+    pod = "/api/v1/namespaces/ml/pods/train-0"
+    pods = "/api/v1/namespaces/ml/pods"
+    other_node = "/api/v1/nodes/gpu-3"
     assert requests == [pod, *of_node("gpu-1"), *of_quota("ml"), pods, other_node]
 
 
 def test_a_bound_pod_without_a_quota_costs_its_node_alone(cluster, requests):
     assert run("pod", "free/alone", *cluster).exit_code == 0
-    pod = "get /api/v1/namespaces/free/pods/alone"
+    pod = "/api/v1/namespaces/free/pods/alone"
     assert requests == [pod, *of_node("gpu-3"), *of_quota("free")]
 
 

@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
-from vgpu.apiserver.reader import Reader
 from vgpucli.main import main
 
 
@@ -176,24 +175,17 @@ def test_without_quotas_the_number_is_that_of_the_gpus(source):
     assert document["pods"] == 5
 
 
-def test_an_api_server_is_asked_for_what_the_question_needs(cluster, monkeypatch):
-    asked = []
-    ask = Reader._ask
-    monkeypatch.setattr(
-        Reader,
-        "_ask",
-        lambda self, verb, path, *rest: (asked.append(path), ask(self, verb, path, *rest))[1],
-    )
+def test_an_api_server_is_asked_for_what_the_question_needs(cluster, requests):
     fits(*cluster, *OF_15_GB, "--namespace", "limited")
     pods_and_nodes = ["/api/v1/nodes", "/api/v1/pods"]
-    assert asked == [
+    assert requests == [
         *pods_and_nodes,
         "/api/v1/namespaces/limited",
         "/api/v1/namespaces/limited/resourcequotas",
     ]
-    asked.clear()
+    requests.clear()
     fits(*cluster, *OF_15_GB, "--no-quotas")
-    assert asked == pods_and_nodes
+    assert requests == pods_and_nodes
 
 
 @pytest.mark.parametrize(

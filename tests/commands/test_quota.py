@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.commands.test_inspect_groups import ITEMS, run
-from vgpucli.quota.command import _comment
+from vgpucli.quota.command import comment_lines
 
 __all__ = ["ITEMS"]
 
@@ -42,7 +42,7 @@ def test_one_namespace_alone(source):
 
 
 def test_a_text_with_line_breaks_stays_a_comment():
-    assert [*_comment("a\nkind: Secret\r\nb")] == ["# a", "# kind: Secret", "# b"]
+    assert [*comment_lines("a\nkind: Secret\r\nb")] == ["# a", "# kind: Secret", "# b"]
 
 
 @pytest.mark.parametrize(

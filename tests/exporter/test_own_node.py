@@ -12,7 +12,7 @@ from vgpu.kube.documents import EventType, Expired, WatchEvent
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.sources.pods import NodeWatch
+from vgpu.sources.pods import NodeListWatcher, NodeWatch
 
 END = object()
 FORBIDDEN = SourceError(Reason.FORBIDDEN, "node n", 'Forbidden: cannot get resource "nodes"')
@@ -112,7 +112,7 @@ def test_a_missing_right_is_a_rejection_beside_the_pods(follow):
 def test_a_failure_that_may_pass_is_tried_again_with_an_event_once_a_minute():
     now, away = [0.0], SourceError(Reason.UNREACHABLE, "node n", "timed out")
     server = Server(away, away, Node("n"))
-    api = NodeWatch(server, server.read, "server", clock=lambda: now[0])._both
+    api = NodeListWatcher(server, server.read, lambda: now[0])
     _, version = api.list()
     asked = []
     events = api.watch(version)
@@ -127,7 +127,7 @@ def test_a_failure_that_may_pass_is_tried_again_with_an_event_once_a_minute():
 
 def test_a_missing_right_is_not_asked_for_again_with_every_event():
     server = Server(FORBIDDEN)
-    api = NodeWatch(server, server.read, "server", clock=lambda: 1000.0 * server.asked)._both
+    api = NodeListWatcher(server, server.read, lambda: 1000.0 * server.asked)
     _, version = api.list()
     server.events.put(bookmark("101"))
     next(api.watch(version))

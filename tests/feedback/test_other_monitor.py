@@ -152,8 +152,8 @@ def test_without_a_descriptor_it_is_unknown_whether_the_monitor_runs(node):
     procfs = str(node.procfs)
     for ask in (
         node.monitor,
-        lambda: [*other_monitor._pids_of_monitors(procfs)],
-        lambda: other_monitor._name(f"{procfs}/4711/comm"),
+        lambda: [*other_monitor.pids_of_monitors(procfs)],
+        lambda: other_monitor.process_name(f"{procfs}/4711/comm"),
     ):
         with no_descriptors(), pytest.raises(SourceError) as refused:
             ask()

@@ -119,7 +119,7 @@ def test_a_line_of_a_stream_that_unpacks_without_end_is_left(
     data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text) if head is CHUNKED else text
     answer = head + b"Content-Encoding: " + encoding + b"\r\n\r\n" + data
     with in_little_memory(), answered(answer) as cluster, pytest.raises(error):
-        list(cluster._stream("/x", {}, 60))
+        list(cluster.watch(NODES, "1"))
 
 
 @given(st.lists(st.binary(max_size=40), max_size=9), st.integers(1, 30), st.booleans())

@@ -81,7 +81,7 @@ def test_a_plugin_that_prints_without_end_is_ended(kubeconfig, plugin, script):
 
 
 def test_an_identity_provider_that_never_answers_is_left(monkeypatch, impatient, kubeconfig):
-    monkeypatch.setattr("vgpu.apiserver.kubeconfig._GRACE_SECONDS", 0)
+    monkeypatch.setattr("vgpu.apiserver.kubeconfig.GRACE_SECONDS", 0)
     expired = "e30.eyJleHAiOiAxfQ.x"  # {"exp": 1}
     with socket.create_server(("127.0.0.1", 0)) as silent:
         issuer = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -320,11 +320,13 @@ def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, m
 
 
 def test_a_closed_informer_watches_no_longer(follow):
+    before = set(threading.enumerate())
     informer, server = follow(["a=1"])
+    (thread,) = set(threading.enumerate()) - before
     wait_objects(informer, "a=1")
     informer.close()
     server.events.put(event(EventType.ADDED, "b=1"))
-    wait_ended(informer._thread, "the mirror's thread ends")
+    wait_ended(thread, "the mirror's thread ends")
 
 
 def test_the_key_of_whatever_changed_is_for_a_work_queue_and_after_a_list_all_are(follow):

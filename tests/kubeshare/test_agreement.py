@@ -122,18 +122,18 @@ class Read:
             if tenant["has_share_pod"]:
                 meta = meta_of(number, tenant, f"share-{number}")
                 content = {"metadata": meta, "spec": spec_of(tenant)}
-                self._share_pod(content | {"status": status_of(number, tenant)})
+                self.add_share_pod(content | {"status": status_of(number, tenant)})
             if tenant["is_bound"] and tenant["phase"]:
-                self._pod(pod_of(number, tenant))
+                self.add_pod(pod_of(number, tenant))
         for gpu, may_stay in holders.items():
-            self._pod(holder_of(gpu, may_stay))
+            self.add_pod(holder_of(gpu, may_stay))
 
-    def _share_pod(self, content):
+    def add_share_pod(self, content):
         text = json.dumps(content).encode()
         self.share_pods.append(SHARE_PODS.one(text))
         self.state.set_share_pod(f"ns/{content['metadata']['name']}", SHARE_POD_OBJECTS.one(text))
 
-    def _pod(self, content):
+    def add_pod(self, content):
         text = json.dumps(content).encode()
         self.pods.append(PODS.one(text))
         meta = content["metadata"]
@@ -204,7 +204,7 @@ def test_the_rule_finds_a_second_gpu_of_a_virtual_gpu_as_the_controllers_do(tena
     moved = holder_of(gpu, may_stay=False)
     moved["metadata"]["annotations"][HOLDER_UUID] = "GPU-another"
     read.pods = [pod for pod in read.pods if pod.ref.uid != moved["metadata"]["uid"]]
-    read._pod(moved)  # a later version of the same holder
+    read.add_pod(moved)  # a later version of the same holder
     found = {
         finding.object_ref.name
         for finding in read.findings()
@@ -251,7 +251,7 @@ WAITING = {"gpu": (NODE, "abcde"), "milli": 1, "gib": 0, "phase": "Pending", "is
 def test_pods_with_labels_count_the_same_for_all(pods, holders):
     read = Read([], holders)
     for number, pod in enumerate(pods):
-        read._pod(labelled_of(number, pod))
+        read.add_pod(labelled_of(number, pod))
     expected, deleted = defaultdict(lambda: (0, 0)), set()
     for gpu in read.state.virtual_gpus():
         bound = [user.request for user in gpu.users if user.uuid]

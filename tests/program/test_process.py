@@ -26,12 +26,13 @@ def test_the_numbers_are_those_of_the_prometheus_client():
 
 
 def test_open_descriptors_are_counted_on_any_kernel(monkeypatch):
-    before = process._open_descriptors()
+    read = process.ProcessNumbers().numbers
+    before = read()["process_open_fds"]
     fd = os.open("/dev/null", os.O_RDONLY)
     try:
-        assert process._open_descriptors() == before + 1
+        assert read()["process_open_fds"] == before + 1
         monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # before Linux 6.2
-        assert process._open_descriptors() in {before + 1, before + 2}
+        assert read()["process_open_fds"] in {before + 1, before + 2}
     finally:
         os.close(fd)
 
@@ -50,16 +51,16 @@ def test_without_a_descriptor_the_numbers_that_need_one_are_absent(monkeypatch):
 
 
 def test_a_kernel_without_a_boot_time_has_no_start_time(monkeypatch):
-    monkeypatch.setattr(process, "_boot_time", lambda: None)
+    monkeypatch.setattr(Path, "read_text", lambda _: "cpu 1 2 3\n")
     assert "process_start_time_seconds" not in ProcessNumbers().numbers()
 
 
 def test_a_reader_of_own_numbers_never_raises(monkeypatch):
     read = process.process_numbers(None)
 
-    def no_memory():
+    def no_memory(_):
         raise MemoryError
 
-    monkeypatch.setattr(process, "_stat_fields", no_memory)
+    monkeypatch.setattr(Path, "read_bytes", no_memory)
     assert "process_resident_memory_bytes" not in read()
     assert read()["process_open_fds"] > 0

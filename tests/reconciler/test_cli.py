@@ -294,10 +294,18 @@ def test_the_flags_give_all_options(monkeypatch):
 def test_a_pods_own_namespace_keeps_the_state(tmp_path, monkeypatch):
     from reconciler.config import flags
 
+    namespaces = []
+
+    def stop(ctx):
+        namespaces.append(flags.options_from(ctx).state_namespace)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("reconciler.commands.plan.options_from", stop)
     monkeypatch.setattr(flags, "POD_NAMESPACE", tmp_path / "namespace")
-    assert flags._own_namespace() == "kube-system"
+    call("plan")
     (tmp_path / "namespace").write_text("gpu-tools\n")
-    assert flags._own_namespace() == "gpu-tools"
+    call("plan")
+    assert namespaces == ["kube-system", "gpu-tools"]
 
 
 def test_it_works_as_a_program(dump):

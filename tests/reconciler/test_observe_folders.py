@@ -253,7 +253,7 @@ def test_a_file_of_the_same_name_elsewhere_is_no_use_of_it(root, host, place, st
 
 def test_a_subvolume_is_identified_by_inode_and_name(tmp_path):
     """btrfs shows another device in mappings than stat does."""
-    files = [folders._File(device=99, inode=123, name="region.cache")]
+    files = [folders.FolderFile(device=99, inode=123, name="region.cache")]
     host = Host(tmp_path / "proc")
     process = host.path / "77"
     (process / "fd").mkdir(parents=True)

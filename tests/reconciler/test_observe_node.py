@@ -35,6 +35,7 @@ from vgpu.model.units import GIB
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
+from vgpu.sources.collector import Collector
 from vgpu.sources.node_sources import NodePaths
 from vgpu.sources.pods import pod_sample, with_node
 
@@ -334,20 +335,25 @@ def test_more_folders_than_are_looked_at_keep_none_from_being_tidied(bench, monk
     assert any("more than 1 entries" in note for note in snapshot.notes)
 
 
-def hurry(collector):
-    """It hangs in what it asks: only the others are worth waiting for."""
-    finish = collector.finish
-    collector.finish = lambda _: finish(time.monotonic() + 0.2)
+@pytest.fixture
+def hurry(monkeypatch):
+    """Names collectors that hang in what they ask: only the others are worth waiting for."""
+    finish, hang = Collector.finish, set()
+
+    def hurried(collector, deadline):
+        finish(collector, time.monotonic() + 0.2 if collector.name in hang else deadline)
+
+    monkeypatch.setattr(Collector, "finish", hurried)
+    return hang.update
 
 
-def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench):
+def test_a_kernel_that_does_not_answer_leaves_the_use_of_a_folder_untold(bench, hurry):
     """A process that hangs in the driver holds the lock of its mappings."""
     (gone,) = scenario_pods(bench, deleted=True)
     maps = Path(bench.places.procfs, "1", "maps")
     os.mkfifo(maps)  # as a file of /proc that blocks
     observer = bench.observer()
-    hurry(observer._folders)
-    hurry(observer._mapped)
+    hurry({"folders", "mapped"})
     snapshot = observer.view(bench.sim.start + 5).snapshot
     assert snapshot.complete == FULL - {Coverage.FOLDERS}
     assert any("no answer before the deadline" in note for note in snapshot.notes)
@@ -457,11 +463,11 @@ def test_the_pods_of_another_node_are_not_taken_for_this_ones(bench):
     assert any("--node-name" in note for note in snapshot.notes)
 
 
-def test_a_driver_that_hangs_costs_only_what_it_knows(bench):
+def test_a_driver_that_hangs_costs_only_what_it_knows(bench, hurry):
     driver = bench.sim.driver(lambda: 5.0)
     driver.hang(3600.0)
     observer = bench.observer(driver=driver)
-    hurry(observer._collectors.nvml)
+    hurry({"nvml"})
     snapshot = observer.view(bench.sim.start + 5).snapshot
     assert snapshot.complete == FULL - {Coverage.USAGE}
     assert snapshot.usage == ()

@@ -78,7 +78,7 @@ def clock():
 
 @pytest.fixture
 def make(stopping, clock, monkeypatch):
-    monkeypatch.setattr("reconciler.service._STEP_SECONDS", 0.0)  # the clock goes on by itself
+    monkeypatch.setattr("reconciler.service.STEP_SECONDS", 0.0)  # the clock goes on by itself
 
     def loop(cycles, leader=None):
         numbers = ReconcilerMetrics(Scope.CLUSTER, Mode.APPLY)

@@ -263,8 +263,8 @@ def sleeper():
 
 def reads(monkeypatch):
     """The paths of the cgroups that are read."""
-    paths, read = [], runtime._read_cgroup
-    monkeypatch.setattr(runtime, "_read_cgroup", lambda path: paths.append(path) or read(path))
+    paths, read = [], runtime.read_cgroup
+    monkeypatch.setattr(runtime, "read_cgroup", lambda path: paths.append(path) or read(path))
     return paths
 
 

@@ -157,8 +157,8 @@ def test_what_a_selector_no_longer_chooses_is_gone_to_its_watch(store, cluster):
     assert watched(events, 2) == [(EventType.DELETED, "moves"), (EventType.ADDED, "moves")]
 
 
-def test_a_watch_from_a_version_that_is_forgotten_has_expired(cluster, store, monkeypatch):
-    store._history = type(store._history)(maxlen=2)
+@pytest.mark.parametrize("store", [ObjectStore(history=2)])
+def test_a_watch_from_a_version_that_is_forgotten_has_expired(cluster, store):
     for name in "abcd":
         store.create(PODS, pod(name))
     assert refused(lambda: next(cluster.watch(PODS, "1"))) == (410, "Expired")

@@ -131,7 +131,7 @@ class CredentialPlugin(subprocess.Popen[str]):
 _QUOTED: Final = 400
 """Maximum length of the quoted output of a credential plugin."""
 
-_GRACE_SECONDS: Final = 5.0
+GRACE_SECONDS: Final = 5.0
 """Maximum time for all but a credential plugin, in seconds."""
 
 # The library waits for the programs that it starts for ever.
@@ -190,7 +190,7 @@ def _in_time(load: Callable[[], object]) -> None:
     seconds = plugin_seconds()
     thread = threading.Thread(target=run, name="kubeconfig", daemon=True)
     thread.start()
-    thread.join(seconds + _GRACE_SECONDS)
+    thread.join(seconds + GRACE_SECONDS)
     if thread.is_alive():
         raise TimeoutError(f"its user's credentials have not come within {seconds:g} s")
     if failed:

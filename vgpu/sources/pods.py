@@ -139,12 +139,12 @@ class NodeWatch:
 
         ``object_name`` is the object of the watch's failures; ``clock`` returns seconds.
         """
-        self._both = _Both(pods, read, clock)
-        self._watch = PodWatch(self._both, object_name)
+        self._api = NodeListWatcher(pods, read, clock)
+        self._watch = PodWatch(self._api, object_name)
 
     def sample(self, now: float) -> NodeSample:
         """Pods and node as of now; ``now`` is unix seconds. Raises as :meth:`PodWatch.sample`."""
-        pods, node = self._watch.sample(now), self._both.last_read
+        pods, node = self._watch.sample(now), self._api.last_read
         return with_node(pods, node.node, node.rejections)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class _NodeRead(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
 
 
-class _Both:
+class NodeListWatcher:
     """The pods' API, which also reads the node; one thread calls it, any may read its result."""
 
     def __init__(
@@ -173,6 +173,7 @@ class _Both:
         self.last_read = _NodeRead()
 
     def list(self) -> tuple[Sequence[Pod | MalformedObject], str]:
+        """The pods and their version; the node is read as well."""
         pods, self._listed = self._pods.list()
         self._look()
         return pods, self._listed
@@ -180,6 +181,7 @@ class _Both:
     def watch(
         self, version: str, opened: Callable[[], object] = lambda: None
     ) -> Iterator[WatchEvent[Pod]]:
+        """The pods' events; the node is read again while a failure may pass."""
         if version != self._listed:  # else it was read just now
             self._look()
         for event in self._pods.watch(version, opened):

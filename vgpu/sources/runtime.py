@@ -241,7 +241,7 @@ class ProcessSource:
                 watch.add(pid)
             path = f"{self._procfs}/{pid}/cgroup"
             try:
-                owners[pid] = self._parse(_read_cgroup(path))
+                owners[pid] = self._parse(read_cgroup(path))
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ESRCH):
                     hidden = True
@@ -301,7 +301,8 @@ def is_own_procfs(procfs: str) -> bool:
         return False
 
 
-def _read_cgroup(path: str) -> bytes:
+def read_cgroup(path: str) -> bytes:
+    """The content of a process's file ``cgroup``, bounded. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, MAX_CGROUP_BYTES)

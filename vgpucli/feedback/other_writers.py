@@ -123,7 +123,7 @@ def running_monitor(procfs: str, roots: Sequence[str]) -> str:
     own = _mounts(OWN_MOUNTS)
     real = (Path(root).resolve() for root in roots if Path(root).is_dir())
     places = [place for root in real if (place := place_of(str(root), own)) is not None]
-    for pid in _pids_of_monitors(procfs):
+    for pid in pids_of_monitors(procfs):
         try:
             mounts = _mounts(f"{procfs}/{pid}/mountinfo")
         except SourceError as error:
@@ -135,17 +135,19 @@ def running_monitor(procfs: str, roots: Sequence[str]) -> str:
     return ""
 
 
-def _pids_of_monitors(procfs: str) -> Iterator[int]:
+def pids_of_monitors(procfs: str) -> Iterator[int]:
+    """The processes that have the monitor's name. Raises SourceError."""
     try:
         names = [entry.name for entry in Path(procfs).iterdir()]
     except OSError as error:
         raise translated(error, procfs) from error
     for name in names:
-        if name.isdecimal() and _name(f"{procfs}/{name}/comm") == MONITOR:
+        if name.isdecimal() and process_name(f"{procfs}/{name}/comm") == MONITOR:
             yield int(name)
 
 
-def _name(path: str) -> str:
+def process_name(path: str) -> str:
+    """The name in this file ``comm`` of /proc; "" if the process has ended. Raises SourceError."""
     try:
         return Path(path).read_text(errors="replace").rstrip("\n")
     except OSError as error:

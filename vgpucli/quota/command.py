@@ -98,7 +98,7 @@ def _lines(
     number = count(len(proposed), "namespace")
     yield f"# {number} with a quota that Kubernetes does not count itself"
     for note in (*read.notes, *schemes.notes):
-        yield from _comment(f"note: {note}")
+        yield from comment_lines(f"note: {note}")
     for quota in proposed:
         yield from _native_lines(quota)
     if has_policy:
@@ -115,12 +115,12 @@ def _native_lines(quota: NativeQuota) -> Iterator[str]:
     if quota.hard:
         yield "---"
     for remark in quota.remarks:
-        yield from _comment(f"{quota.namespace}: {remark}")
+        yield from comment_lines(f"{quota.namespace}: {remark}")
     if quota.hard:
         yield _yaml(quota.manifest)
 
 
-def _comment(text: str) -> Iterator[str]:
+def comment_lines(text: str) -> Iterator[str]:
     """The text as comments: it may have line breaks of a tenant."""
     for line in text.splitlines():
         yield f"# {printable(line)}"
