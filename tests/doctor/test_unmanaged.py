@@ -144,7 +144,7 @@ def test_a_check_that_crashes_costs_itself_only(facts, monkeypatch):
 
     diagnosed = facts(NODE, hami_plugin("v1"), definition("sharepods.kubeshare.nthu"))
     before = set(cluster_findings(diagnosed))
-    monkeypatch.setattr("vgpucli.doctor.check_systems._versions", crash)
+    monkeypatch.setattr("vgpucli.doctor.check_systems.check_custom_kinds", crash)
     findings = set(cluster_findings(diagnosed))
     (failed,) = (each for each in findings if each.reason == "check_failed")
     assert (failed.severity, failed.about) == (Severity.WARNING, "systems")

@@ -5,10 +5,14 @@ import os
 
 import pytest
 
-from reconciler.commands import report as report_module
+from reconciler.apply.audit import Audit
+from reconciler.model import ActionResult
+from reconciler.reasons import ActionOutcome
 from reconciler.session import with_state_namespace
 from tests.reconciler.test_cli import NODE, SICK, WELL, call, refused
+from tests.reconciler.test_restore import ENTRIES
 from tests.support import sample_cluster as sample
+from tests.support.reconcile_plans import plan
 from tests.support.sample_cluster import DAY, NOW
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
@@ -102,11 +106,14 @@ def test_a_report_of_a_dump_asks_no_cluster(dump):
     assert "--from asks no cluster: drop --context" in result.stderr
 
 
-def test_the_past_actions_can_begin_at_a_time(dump, monkeypatch):
-    begun = []
-    monkeypatch.setattr(report_module, "_done", lambda _, since: begun.append(since))
-    call("report", "--from", dump(SICK), "--since", "2026-11-21T03:00:00Z")
-    assert begun == [1795230000.0]
+def test_the_past_actions_can_begin_at_a_time(dump, tmp_path):
+    path, since = str(tmp_path / "audit.jsonl"), 1795230000.0
+    for ended_at in (since - 1, since, since + 1):
+        with Audit.open(path, clock=lambda at=ended_at: at) as audit:
+            audit.result(plan(ENTRIES[0]), ActionResult(ENTRIES[0], ActionOutcome.DONE))
+    words = ("--since", "2026-11-21T03:00:00Z", "--audit", path, "-o", "json")
+    (done,) = json.loads(call("report", "--from", dump(SICK), *words).stdout)["done"]
+    assert done["count"] == 2
     wrong = call("report", "--from", dump(SICK), "--since", "yesterday")
     assert wrong.exit_code == 2
     assert "nor" not in wrong.stderr

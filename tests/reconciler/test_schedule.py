@@ -1,17 +1,19 @@
 """When cycles begin: cron as crontab(5) has it, never two at a time, nothing dropped unseen."""
 
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.executors.base import run_job
+from apscheduler.schedulers import SchedulerNotRunningError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.config.value_types import parse_cron
 from reconciler.schedule import JITTER, Missed, Schedule, trigger
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 
 SATURDAY = datetime(2026, 11, 21, 15, 48, 22, tzinfo=UTC)
 """Seconds until a test gives up; none waits so long."""
@@ -234,7 +236,7 @@ def start(job):
     yield begin
     job.held.set()
     for each in started:
-        if each._scheduler.running:
+        with suppress(SchedulerNotRunningError):  # the test has stopped it
             each.stop()
 
 
@@ -277,11 +279,13 @@ def test_cycles_that_have_piled_up_are_one(start):
 
 
 def test_nothing_has_queued_up_that_begins_after_the_end(job, start):
+    before = set(threading.enumerate())
     job.held.clear()
     schedule = start(0.01)
     job.wait_heard()
+    threads = set(threading.enumerate()) - before
     schedule.stop()
     job.held.set()
-    for executor in schedule._scheduler._executors.values():
-        executor.shutdown(wait=True)
+    for thread in threads:
+        wait_ended(thread, "the scheduler and its worker end")
     assert job.runs == 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from msgspec import structs
 
+from scheduler.filter.node_filter import NodeFilter
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, query
@@ -289,7 +290,7 @@ def test_event_metric_and_page_of_a_refused_pod_have_the_limit(cluster):
 def test_a_quota_refuses_before_a_placement_is_searched(cluster, monkeypatch):
     """A repeated rejection costs one comparison, not one for each node."""
     cluster.cache.set_resource_quota("ns", "q", quota(1))
-    monkeypatch.setattr(cluster.cache._nodes, "place", None)
+    monkeypatch.setattr(NodeFilter, "place", None)
     assert not cluster.nodes(pod("a"), [f"n{n}" for n in range(5000)])
 
 
