@@ -50,7 +50,7 @@ class Original:
         for resource in self.kind.offered:
             ids = list(self.ids(resource))
             binding = resource == self.kind.resource
-            answer = self._allocate if binding else nothing
+            answer = self.allocate if binding else nothing
             started = self.may_start if binding and self.asks_before_start else None
             self._serving.append(DevicePlugin(self.node, resource, ids, answer, started))
         for each, per_gpu in zip(self._serving, self.kind.offered.values(), strict=True):
@@ -61,7 +61,7 @@ class Original:
         for each in self._serving:
             each.stop()
 
-    def _allocate(self, ids: Sequence[str]) -> Any:
+    def allocate(self, ids: Sequence[str]) -> Any:
         query = {"fieldSelector": f"spec.nodeName={self.node.name}"}
         found = self.client.list("/api/v1/pods", **query)
         waiting = [pod for pod in found if self.waits(pod, len(ids))]

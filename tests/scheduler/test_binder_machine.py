@@ -21,6 +21,8 @@ from msgspec import structs
 
 from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
+from scheduler.cluster import demands
+from scheduler.cluster.demands import MOST_SHAPES
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served
 from vgpu.apiserver.connection import ClusterError
@@ -73,10 +75,10 @@ class Binding(RuleBasedStateMachine):
             container = Container("main", {"aliyun.com/gpu-mem": units})
             self.api.store(structs.replace(pod, containers=(container,)))
 
-    @rule()
-    def forget_shapes(self):
-        """As after many other requests."""
-        self.cache._shapes._shapes.clear()
+    @rule(number=st.sampled_from((1, MOST_SHAPES)))
+    def remember_shapes(self, number):
+        """From now on each other request makes the cache forget, as many of them do."""
+        demands.MOST_SHAPES = number
 
     @rule(ref=pods)
     def delete(self, ref):
@@ -142,6 +144,7 @@ class Binding(RuleBasedStateMachine):
                 assert gpu.memory_bytes <= gpu.capacity_bytes
 
     def teardown(self):
+        demands.MOST_SHAPES = MOST_SHAPES
         self.served.close()
         self.at_rest()
 

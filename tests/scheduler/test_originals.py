@@ -99,7 +99,7 @@ def serve(served, original, view, scheme, name, gib):
     (allocation,) = scheme.codec.claim(bound).allocations
     (share,) = allocation.shares
     ids = [f"id-{each}" for each in range(asked[KINDS[system].resource])]
-    env = dict(original._allocate(ids).envs)
+    env = dict(original.allocate(ids).envs)
     assert original.served[-1] == ref.uid
     number = share.device.removeprefix("/dev/nvidia")
     uuid = UUIDS[int(number)] if number.isdecimal() else share.device

@@ -1,6 +1,7 @@
 """Annotations that a user writes close no node, hold no GPU and give none away: over HTTP."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -99,7 +100,8 @@ def standing(served):
     """The nodes and pods of the metric of pods that stand in the way of others."""
     name = "vgpu_extender_standing_pod_info"
     (family,) = (each for each in SCHEDULER.families if each.name == name)
-    return [(node, pod) for node, _, pod, _ in family.value(served.program._view())]
+    view = SimpleNamespace(standing=served.cache.standing())
+    return [(node, pod) for node, _, pod, _ in family.value(view)]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
