@@ -34,11 +34,10 @@ from vgpu.model.facts import (
 from vgpu.model.names import PodRef, Source
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import GIB
-from vgpu.schemes import registry as registry_module
 from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.nvidia.resources import other_names
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
-from vgpu.schemes.registry import SchemeRegistry
+from vgpu.schemes.registry import registered
 from vgpu.schemes.volcano.key_set import HAMI as HAMI_KEYS
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
@@ -426,7 +425,7 @@ def test_only_a_node_with_nvidias_plugin_has_its_series():
     assert text(Page(Observation())) == ""
 
 
-def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkeypatch):
+def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench):
     """The demo's node has Volcano, HAMi, gpushare, gpu-manager and KubeShare, and each problem."""
     collectors = make_bench().collectors
     seen = observe(collectors, 1_790_000_000.0, WAIT_SECONDS, 600.0)
@@ -440,9 +439,8 @@ def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkey
     new = (REPLICAS, SHARING, RESOURCE_CLAIMS)
     whole = page(OWN_TABLES)
     assert whole.count(b"\nvgpu_container_memory_used_bytes{") > 5
-    old_rows = [row for row in registry_module.ROWS if row not in (NVIDIA_ROW, DRA_ROW)]
-    monkeypatch.setattr(registry_module, "_registry", SchemeRegistry(old_rows))
-    assert page([table for table in OWN_TABLES if table not in new]) == whole
+    with registered(without=(NVIDIA_ROW, DRA_ROW)):
+        assert page([table for table in OWN_TABLES if table not in new]) == whole
 
 
 def test_the_answer_of_pod_resources_confirms_the_checkpoint():

@@ -134,7 +134,7 @@ def test_what_was_reported_is_forgotten_in_time():
     deduplicator = EventDeduplicator(300)
     for number in range(100):
         assert deduplicator.is_news(a_note(str(number), number * 300))
-    assert len(deduplicator._reported) == 1
+    assert len(deduplicator) == 1
 
 
 def test_an_event_is_about_an_object_as_kubectl_looks_for_it():

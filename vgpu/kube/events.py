@@ -65,6 +65,10 @@ class EventDeduplicator:
         self._seconds = seconds
         self._reported: dict[EventNote, float] = {}
 
+    def __len__(self) -> int:
+        """Number of events that are remembered."""
+        return len(self._reported)
+
     def is_news(self, note: EventNote) -> bool:
         """Whether the event is not a recent one, by the events' times; remembers it."""
         known = {

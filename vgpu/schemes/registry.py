@@ -5,7 +5,7 @@ else. Pure, but for the registry in force: it is that of :data:`ROWS`, and anoth
 of :func:`registered`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
@@ -244,10 +244,14 @@ def served_names() -> tuple[str, ...]:
 
 
 @contextmanager
-def registered(*rows: SchemeRow) -> Iterator[SchemeRegistry]:
-    """A registry with these rows too, in force inside of the ``with`` and for all threads."""
+def registered(*rows: SchemeRow, without: Collection[SchemeRow] = ()) -> Iterator[SchemeRegistry]:
+    """A registry with these rows too, in force inside of the ``with`` and for all threads.
+
+    It does not have the rows in ``without``.
+    """
     global _registry  # noqa: PLW0603  # the one place
-    before, _registry = _registry, SchemeRegistry((*_registry.rows, *rows))
+    kept = [row for row in _registry.rows if row not in without]
+    before, _registry = _registry, SchemeRegistry((*kept, *rows))
     try:
         yield _registry
     finally:
