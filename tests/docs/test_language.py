@@ -51,6 +51,11 @@ def test_no_public_name_has_an_old_word(exceptions):
     assert language.old_names(exceptions["names"]) == []
 
 
+def test_a_pod_of_the_device_plugin_is_no_tenant():
+    names = {name for path, name in language.public_names() if path.startswith("deviceplugin/")}
+    assert not [name for name in names if "tenant" in name.lower()]
+
+
 def test_no_name_of_a_test_has_an_old_word():
     assert language.old_test_names() == []
 
