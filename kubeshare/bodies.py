@@ -32,6 +32,7 @@ from kubeshare.steps import (
 from vgpu.apiserver.bodies import LABELS, Body, node_name_patch
 from vgpu.kube.events import EventNote, NoteType, event_note
 from vgpu.kube.kinds import PODS, SHARE_PODS
+from vgpu.kube.merge_patches import is_stored, merge_patch
 from vgpu.model.allocation import Allocation, Device, Share
 from vgpu.model.names import Phase
 from vgpu.model.objects import NODE_KIND
@@ -89,23 +90,14 @@ def _status_patch(before: SharePod, after: SharePod, now: float) -> Body:
     if after.pod_uid != before.pod_uid:
         ref = {"name": after.ref.name, "namespace": after.ref.namespace, "uid": after.pod_uid}
         status["PodObjectMeta"] = ref if after.pod_uid else None
-    if after.copied != before.copied:
-        status["PodStatus"] = merge_patch(before.copied, after.copied)
+    if not is_stored(after.copied, before.copied):
+        is_nested = isinstance(before.copied, dict) and isinstance(after.copied, dict)
+        status["PodStatus"] = (
+            merge_patch(before.copied, after.copied) if is_nested else after.copied
+        )
     if after.conditions != before.conditions:
         status["conditions"] = [_condition(each, now) for each in after.conditions]
     return status
-
-
-def merge_patch(before: Any, after: Any) -> Any:
-    """The JSON merge patch (RFC 7386) that turns one value into another."""
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return after
-    changed = {
-        key: merge_patch(before.get(key), value)
-        for key, value in after.items()
-        if before.get(key) != value
-    }
-    return changed | dict.fromkeys(before.keys() - after.keys())
 
 
 def _condition(condition: SharePodCondition, now: float) -> Body:

@@ -354,7 +354,7 @@ class SharePodControllers:
 
     def _send(self, key: Key, step: Step) -> bool:
         """Send a step; returns whether the next one can be decided at once."""
-        if not self._leads():
+        if not self._leads() or self._writer.is_futile(step):
             return False
         with self._lock:
             self._prepare(key, step)

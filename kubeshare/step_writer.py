@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -38,6 +39,9 @@ EVENT_REPEAT_SECONDS: Final = 60.0
 
 EVENTS_SECONDS: Final = 1.0
 """Maximum time to wait at the end for events that are not written yet, in seconds."""
+
+MOST_FUTILE: Final = 1000
+"""Maximum number of patches that are remembered because they changed nothing."""
 
 
 class ControllerApi(Protocol):
@@ -84,7 +88,8 @@ class StepWriter:
         self._clock = clock
         recorder = EventRecorder(MOST_EVENTS, repeat_seconds=EVENT_REPEAT_SECONDS)
         self._events = EventWriter(recorder, api.write_event)
-        self._events_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._futile: OrderedDict[str, Body] = OrderedDict()
 
     def read(self, key: str) -> SharePod | ClusterPod | None:
         """The SharePod of a key, or the pod with labels; None if it is gone."""
@@ -97,6 +102,18 @@ class StepWriter:
                 raise
             return None
         return found
+
+    def is_futile(self, step: Step) -> bool:
+        """Whether the same patch of the same version has changed nothing.
+
+        The definition of the kind drops what it writes: for example one whose schema does not have
+        it, or with a status subresource. The next version of the object is tried again.
+        """
+        if not isinstance(step, PatchSharePod):
+            return False
+        with self._lock:
+            known = self._futile.get(step.before.key)
+        return known is not None and known == _patch_of(step, 0.0)
 
     def write(self, step: Step) -> SharePod | ClusterPod | None:
         """Send a step; returns what is certain of its object now, and None if it ends.
@@ -145,15 +162,29 @@ class StepWriter:
         return None
 
     def _patch(self, step: PatchSharePod) -> SharePod:
-        ref = step.before.ref
-        if not step.before.is_pod:
-            body = bodies.share_pod_patch(step, self._clock())
+        ref, body = step.before.ref, _patch_of(step, self._clock())
+        found: SharePod | ClusterPod
+        if step.before.is_pod:
+            answer = self._api.send(MERGE_STATUS, CLUSTER_PODS, ref.namespace, ref.name, body)
+            found = pod = CLUSTER_PODS.one(answer, "Pod")
+            share_pod = step.after if pod.labelled is None else pod.labelled
+        else:
             answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
-            return SHARE_POD_OBJECTS.one(answer, "SharePod")
-        body = bodies.labelled_patch(step, self._clock())
-        answer = self._api.send(MERGE_STATUS, CLUSTER_PODS, ref.namespace, ref.name, body)
-        labelled = CLUSTER_PODS.one(answer, "Pod").labelled
-        return step.after if labelled is None else labelled
+            found = share_pod = SHARE_POD_OBJECTS.one(answer, "SharePod")
+        if found.pod.resource_version == step.before.pod.resource_version:
+            self._note_futile(step)
+        return share_pod
+
+    def _note_futile(self, step: PatchSharePod) -> None:
+        body, key = _patch_of(step, 0.0), step.before.key
+        with self._lock:
+            self._futile[key] = body
+            self._futile.move_to_end(key)
+            if len(self._futile) > MOST_FUTILE:
+                self._futile.popitem(last=False)
+        fields = ", ".join(f"status.{name}" for name in body.get("status", ()))
+        reason = f"its definition keeps none of: {fields or 'the changes'}"
+        log.warning("patch changed nothing", extra={"share_pod": key, "reason": reason})
 
     def _create(self, namespace: str, name: str, body: Body) -> ClusterPod:
         """Create a pod; one of the name that is there already is read."""
@@ -168,8 +199,14 @@ class StepWriter:
 
     def _record(self, *notes: EventNote | None) -> None:
         written = [note for note in notes if note is not None]
-        with self._events_lock:
+        with self._lock:
             self._events.record(*written)
+
+
+def _patch_of(step: PatchSharePod, now: float) -> Body:
+    """The body of a patch."""
+    is_pod = step.before.is_pod
+    return bodies.labelled_patch(step, now) if is_pod else bodies.share_pod_patch(step, now)
 
 
 def step_event(step: Step) -> tuple[str, dict[str, str]]:

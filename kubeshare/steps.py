@@ -21,6 +21,7 @@ from kubeshare.model import (
 )
 from kubeshare.reasons import SharePodReason
 from kubeshare.virtual_gpu import VirtualGpuState, memory_of
+from vgpu.kube.merge_patches import is_stored
 from vgpu.model.names import PodRef
 from vgpu.schemes.kubeshare.sharepod import is_made_up
 
@@ -252,7 +253,7 @@ def status_step(view: TenantView) -> PatchSharePod | None:
     """The write of the pod's status and of the conditions; None if both are written already."""
     before, pod = view.share_pod, view.own_pod
     after = before
-    if pod is not None and (before.copied, before.pod_uid) != (pod.status, pod.ref.uid):
+    if pod is not None and not _is_copied(before, pod):
         seen = msgspec.structs.replace(before.pod, phase=pod.pod.phase)
         after = msgspec.structs.replace(before, pod=seen, pod_uid=pod.ref.uid, copied=pod.status)
     changed = msgspec.structs.replace(view, share_pod=after)
@@ -260,6 +261,11 @@ def status_step(view: TenantView) -> PatchSharePod | None:
     after = msgspec.structs.replace(after, conditions=conditions)
     reason = _ready_reason(changed)
     return None if after == before else PatchSharePod(before, after, reason)
+
+
+def _is_copied(share_pod: SharePod, pod: ClusterPod) -> bool:
+    """Whether the SharePod has its pod's status, as far as the API server keeps it."""
+    return share_pod.pod_uid == pod.ref.uid and is_stored(pod.status, share_pod.copied)
 
 
 def _conditions(

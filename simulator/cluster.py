@@ -12,12 +12,12 @@ import msgspec
 from msgspec import structs
 
 from simulator.objects import node_object, pod_objects, pods_file
-from simulator.patches import merged
 from simulator.scenario import Process, Scenario, SimulatedPod
 from simulator.store import Json, ObjectStore
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
+from vgpu.kube.merge_patches import merged
 
 
 class Story(msgspec.Struct, frozen=True):

@@ -1,21 +1,7 @@
-"""Merge patches (RFC 7386) and JSON patches (RFC 6902), as the API server applies them. Pure."""
+"""JSON patches (RFC 6902), as the API server applies them. Pure."""
 
 import copy
 from typing import Any
-
-
-def merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """The target with the patch merged into it (RFC 7386); neither is changed."""
-    result = dict(target)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, dict):
-            old = result.get(key)
-            result[key] = merged(old if isinstance(old, dict) else {}, value)
-        else:
-            result[key] = copy.deepcopy(value)
-    return result
 
 
 class PatchError(ValueError):

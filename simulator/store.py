@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from simulator.patches import PatchError, merged, patched
+from simulator.patches import PatchError, patched
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import PODS
 from vgpu.kube.label_selector import Selects
+from vgpu.kube.merge_patches import merged
 
 _Kind = ApiKind[Any]
 

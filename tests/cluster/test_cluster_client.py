@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.kube.test_merge_patches import ON_THE_SERVER
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.cluster import start_cluster
@@ -19,6 +20,7 @@ from vgpu.apiserver.informer import Informer
 from vgpu.kube.documents import EventType
 from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
+from vgpu.kube.merge_patches import is_stored, merged
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Lease
 from vgpucli.main import main
@@ -106,6 +108,23 @@ def refused(status, reason, request, *args, **kwargs):
         request(*args, **kwargs)
     assert (info.value.status, info.value.reason) == (status, reason)
     return info.value.message
+
+
+# --------------------------------------------------------------------------- merge patches
+
+
+def test_the_api_server_merges_and_keeps_as_the_model_does(api, make_sharepod):
+    made = make_sharepod("merged")
+    before, patch, after = (
+        {f"case{number}": case[part] for number, case in enumerate(ON_THE_SERVER)}
+        for part in range(3)
+    )
+    stored = api.client.replace(made | {"status": {"cases": before}})["status"]["cases"]
+    assert stored == before, "nulls stay where the object is replaced"
+    patched = api.client.patch(made, {"status": {"cases": patch}})["status"]["cases"]
+    in_floats = [json.loads(json.dumps(each), parse_int=float) for each in (patched, after)]
+    assert in_floats[0] == in_floats[1]
+    assert is_stored(merged(before, patch), patched)
 
 
 # ------------------------------------------------------------------------------------ reading

@@ -5,13 +5,10 @@ import json
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from simulator import store as stores
 from simulator.apiserver import MOST_BODY, ApiServer
-from simulator.patches import merged
 from simulator.store import ObjectStore, Selector, StoreError
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.apiserver import list_watch
@@ -264,42 +261,6 @@ def test_a_patch_that_leaves_no_metadata_is_invalid(store, cluster, value):
     store.create(NODES, {"metadata": {"name": "n"}})
     operations = [{"op": "replace", "path": "/metadata", "value": value}]
     assert refused(lambda: cluster.patch_node_status("n", operations)) == (422, "Invalid")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(st.text(max_size=2), JSON)
-
-
-@pytest.mark.slow
-@given(OBJECTS, OBJECTS)
-def test_merging_leaves_its_arguments_alone_and_merging_again_changes_nothing(target, patch):
-    before = json.dumps([target, patch])
-    once = merged(target, patch)
-    assert merged(once, patch) == once
-    assert json.dumps([target, patch]) == before
-    assert not any(key in once for key, value in patch.items() if value is None)
-
-
-@pytest.mark.parametrize(
-    ("target", "patch", "result"),
-    [  # RFC 7386, appendix A
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patches_are_those_of_the_standard(target, patch, result):
-    assert merged(target, patch) == result
 
 
 # ---------------------------------------------------------------- bindings

@@ -25,9 +25,9 @@ from scheduler.flags import SchedulerOptions
 from scheduler.main import Scheduler
 from simulator.demo_cluster import JOINING
 from simulator.objects import node_object
-from simulator.patches import merged
 from simulator.store import Json, ObjectStore
 from vgpu.kube.kinds import NODES, PODS
+from vgpu.kube.merge_patches import merged
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import PlacementPolicies
 from vgpu.program.failures import report
