@@ -10,13 +10,14 @@ import pytest
 
 from tests.cluster import upstream_kubeshare as upstream
 from tests.cluster.charting import driver_for_pods, install, of_the_bed, shown, uninstall
+from tests.cluster.counted_writes import counted_writes
 from tests.cluster.kubeshare_watch import ShareWatch
 from tests.cluster.kubesharing import GPUID, labelled_pod, share_pod
 from tests.cluster.test_admission_policies import only
 from tests.cluster.token_pods import Worker, install_client, token_daemon, worker
 from tests.support import nvml_fake
 from tests.support.bed import objects
-from tests.support.bed.client import Refused
+from tests.support.bed.client import PATCHES, Refused
 from tests.support.bed.deviceplugin import DevicePlugin
 from tests.support.bed.images import Shown
 from tests.support.deploy_objects import kinds
@@ -272,6 +273,34 @@ def test_a_share_pod_runs_on_a_real_kubelet_with_the_rights_of_the_chart(way):
     assert ours
     for pod in ours:
         assert "forbidden" not in client.logs(pod).lower()
+
+
+def test_a_share_pod_is_written_once_for_what_its_kubelet_reports(way):
+    """The kubelet's statuses have nulls, which the API server drops from the SharePods' copies."""
+    client = way.client
+    way.wait_ready("c")
+    share_pods = client.list(f"/apis/kubeshare.nthu/v1/namespaces/{way.namespace}/sharepods")
+    for pod in way.pods().values():
+        page = client.raw("GET", client.path(pod)).data
+        assert b'"lastProbeTime":null' in page, "as in every cluster"
+
+    def patches():
+        return counted_writes(client)["PATCH", "sharepods"]
+
+    def copied(path, text):
+        return client.get(path)["status"].get("PodStatus", {}).get("message") != text
+
+    def one_each():
+        """Change each copy, which is one patch of ours, and one of the controllers."""
+        before = patches()
+        for found in share_pods:
+            path = client.path({"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", **found})
+            text = {"status": {"PodStatus": {"message": "not the pod's"}}}
+            client.raw("PATCH", path, text, PATCHES["merge"])
+            wait_until(lambda path=path: copied(path, "not the pod's"), "the copy is right again")
+        return patches() - before == 2 * len(share_pods)
+
+    wait_until(one_each, "the controllers write once for each change", context=patches)
 
 
 def test_a_pod_with_labels_finds_its_gpu_by_its_annotations(way):

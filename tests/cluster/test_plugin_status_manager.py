@@ -1,6 +1,7 @@
 """What the plugin reports to others, at a real API server, with no more rights than it needs."""
 
 import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -41,18 +42,27 @@ FOLLOW = (rule("pods", "list", "watch"), rule("nodes", "list", "watch"))
 
 
 class Plugin:
-    """The plugin's status manager: its mirrors, and an allocation state that the test fills."""
+    """The plugin's status manager: its mirrors, and an allocation state that the test fills.
 
-    def __init__(self, kubeconfig, adapter):
-        self.adapter = adapter
+    ``ahead`` is how much its monotonic clock is ahead, in seconds.
+    """
+
+    def __init__(self, kubeconfig, adapter, node=ON_NODE):
+        self.adapter, self.on_node, self.ahead = adapter, node, 0.0
         self.devices = adapter.devices(GPUS)
         self.admitted_pods, self.served, self.steps = {}, set(), []
         self.cluster = ApiClient.connect(str(kubeconfig), gather=0)
-        self.status_manager = StatusManager(self.cluster, adapter, self.look, self.steps.append)
-        api = list_watch.pods_of_node(self.cluster, ON_NODE)
+        self.status_manager = StatusManager(
+            self.cluster,
+            adapter,
+            self.look,
+            self.steps.append,
+            monotonic=lambda: time.monotonic() + self.ahead,
+        )
+        api = list_watch.pods_of_node(self.cluster, node)
         wake = self.status_manager.wake
         self.pods = Informer(api, "pods", key=lambda pod: pod.kubelet_uid, changed=wake)
-        api = list_watch.node(self.cluster, ON_NODE)
+        api = list_watch.node(self.cluster, node)
         self.node = Informer(api, "node", key=lambda node: node.name, changed=wake)
 
     def __enter__(self):
@@ -68,7 +78,7 @@ class Plugin:
         self.cluster.close()
 
     def look(self):
-        pods, node = self.pods.state(), self.node.state().objects.get(ON_NODE)
+        pods, node = self.pods.state(), self.node.state().objects.get(self.on_node)
         named = by_name(self.devices)
         served = frozenset(self.served)
         return DesiredState(
@@ -79,7 +89,7 @@ class Plugin:
         """All containers of the pod are bound, as soon as the watch shows it."""
         uid = made["metadata"]["uid"]
         pod = wait_until(lambda: self.pods.state().objects.get(uid), "the watch shows the pod")
-        allocations = self.adapter.claim(pod, ON_NODE, self.devices, no_capacity(self.devices))
+        allocations = self.adapter.claim(pod, self.on_node, self.devices, no_capacity(self.devices))
         bound = [each.container for each in allocations]
         self.admitted_pods = {**self.admitted_pods, uid: admitted_pod_of(pod, allocations, bound)}
         self.served = {*self.served, uid}

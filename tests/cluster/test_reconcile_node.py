@@ -12,6 +12,7 @@ from reconciler.observe.node import NodeObserver
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from simulator.demo import A10, L40S, demo
+from tests.cluster.counted_writes import counted_writes
 from tests.cluster.reconcile_node import SECOND, NodeOnStage
 from tests.cluster.reconciling import (
     CLUSTER_RIGHTS,
@@ -116,6 +117,17 @@ def test_a_crossed_gpu_is_put_right_and_back_if_asked(api, node, command):
 
     assert command.restore().code == 0
     assert annotations(api, detector) == wrong
+
+
+def test_what_is_repaired_is_not_written_again(api, node, look):
+    cross(api, node.pod("detector"))
+    before = counted_writes(api.client)
+    while any(result.outcome is ActionOutcome.DONE for result in look.run().results):
+        assert counted_writes(api.client)["PATCH", "pods/status"] > before["PATCH", "pods/status"]
+        before = counted_writes(api.client)
+    for _ in range(5):
+        look.run()
+    assert counted_writes(api.client) == before
 
 
 def test_a_claim_that_was_served_and_not_marked_is_marked(api, node, look):

@@ -56,6 +56,7 @@ LANES = {
         "cluster/test_plugin_adoption",
         "cluster/test_plugin_status_manager",
         "cluster/test_plugin_swap",
+        "cluster/test_programs_at_rest",
         "cluster/test_reconcile_apply",
         "cluster/test_reconcile_fleet",
         "cluster/test_reconcile_node",
