@@ -71,7 +71,8 @@ def operations(name: str, capacity: Mapping[str, str], count: int | None) -> lis
     is unchanged: a ``test`` for null matches a missing one. Empty if there is nothing to do.
     """
     current = capacity.get(name)
-    if current == (None if count is None else str(count)):
+    is_there = count is not None and current is not None and _is(count, current)
+    if is_there or (current is None and count is None):
         return []
     if not capacity:  # then the node's status does not have the field
         path = "/status/capacity"
@@ -82,6 +83,13 @@ def operations(name: str, capacity: Mapping[str, str], count: int | None) -> lis
     if count is None:
         return [guard, {"op": "remove", "path": path}]
     return [guard, {"op": "add", "path": path, "value": str(count)}]
+
+
+def _is(count: int, quantity: str) -> bool:
+    """Whether a quantity is this count: the API server spells 1000 as ``1k``."""
+    from vgpu.kube.quantities import whole  # noqa: PLC0415  # msgspec is slow to import
+
+    return whole(quantity) == count
 
 
 # ---------------------------------------------------------------- the commands

@@ -47,6 +47,9 @@ def test_a_resource_is_set_changed_and_withdrawn(api, node, run):
     assert f"{NAME} 4 -> 6\n" in run("set", "by-hand", f"{NAME}=6", "--yes").output
     assert capacity(api, node)[NAME] == "6"
     assert run("set", "by-hand", f"{NAME}=6", "--yes").output == f"by-hand: {NAME} is 6 already\n"
+    assert f"{NAME} 6 -> 1000\n" in run("set", "by-hand", f"{NAME}=1000", "--yes").output
+    assert run("set", "by-hand", f"{NAME}=1000", "--yes").output.endswith("is 1k already\n")
+    run("set", "by-hand", f"{NAME}=6", "--yes")
     assert f"{NAME} 6 -> none\n" in run("unset", "by-hand", NAME, "--yes").output
     assert capacity(api, node) == {"cpu": "8", "example.com/x": "1"}
     assert "is none already" in run("unset", "by-hand", NAME, "--yes").output

@@ -2,7 +2,8 @@
 
 The parts of the programs run in this process, as the accounts that the chart gives them. There is
 no kubelet and no controller of Kubernetes, so that nothing else changes an object. The API server
-counts the requests. In place of the time between two rounds of a program, its clocks go ahead.
+counts the requests. Programs make one round after another, with their clocks ahead where they wait
+between two writes.
 """
 
 import json
@@ -41,7 +42,13 @@ from tests.cluster.reconciling import (
     staged,
 )
 from tests.cluster.scheduler_bed import bind_body
-from tests.cluster.test_plugin_status_manager import GPUSHARE, HAMI_LOCK, HAMI_ROLE, Plugin
+from tests.cluster.test_plugin_status_manager import (
+    GPUSHARE,
+    HAMI_LOCK,
+    HAMI_ROLE,
+    VOLCANO,
+    Plugin,
+)
 from tests.kube.test_merge_patches import POD_STATUSES
 from tests.kubelet.test_checkpoint import checkpoint, entry
 from tests.reconciler import samples
@@ -56,6 +63,7 @@ from vgpu.placement.dialects import PlacementPolicies
 from vgpu.quota.check import OVER_QUOTA
 from vgpu.schemes.gaia.node import MODEL_LABEL
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_NAMESPACE, ROLE
+from vgpu.schemes.volcano.row import PUBLISHED_FACTOR
 from vgpu.web.message import plain
 from vgpu.web.server import WebServer
 
@@ -70,6 +78,7 @@ ROUNDS = 10
 STEP_SECONDS = 40.0
 """How much clocks go ahead in a round, in seconds: more than any interval between two writes."""
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 GPU = "GPU-rest-0"
 RUNS = {"status": {key: each for key, each in POD_STATUSES["runs"].items() if key != "qosClass"}}
 """What a kubelet writes of a pod that runs; the API server knows the class."""
@@ -157,14 +166,17 @@ class KubeShare:
 
 
 class DevicePlugins:
-    """The status managers of three device plugins, each on a node of its own."""
+    """The status managers of four device plugins, each on a node of its own."""
 
-    hami, gpushare, gaia = nodes = ("rest-hami", "rest-gpushare", "rest-gaia")
+    hami, gpushare, gaia, _ = nodes = ("rest-hami", "rest-gpushare", "rest-gaia", "rest-volcano")
+    unhealthy = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{gpushare}"
 
     def __init__(self, api, namespace, folder, connect):
         self.client, self.namespace = api.client, namespace
         self.plugins = {}
-        for node, adapter in zip(self.nodes, (HAMI_ROLE, GPUSHARE, GaiaAdapter()), strict=True):
+        for node, adapter in zip(
+            self.nodes, (HAMI_ROLE, GPUSHARE, GaiaAdapter(), VOLCANO), strict=True
+        ):
             make_node(api, node, {"nvidia.com/gpu": 20} if adapter is HAMI_ROLE else {})
             user = connect.account(f"device-plugin-{adapter.scheme.value}", node)
             self.plugins[node] = Plugin(user.kubeconfig, adapter, node).__enter__()
@@ -185,12 +197,14 @@ class DevicePlugins:
         self.client.patch(pod, RUNS, "status")
 
     def facts(self):
-        hami, gpushare, gaia = (self.client.get(f"/api/v1/nodes/{node}") for node in self.nodes)
-        maps = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{self.gpushare}"
+        hami, gpushare, gaia, volcano = (
+            self.client.get(f"/api/v1/nodes/{node}") for node in self.nodes
+        )
         return {
             "register": HAMI_ROLE.codec.key_set.register in hami["metadata"].get("annotations", {}),
             "capacity": gpushare["status"]["capacity"].get("aliyun.com/gpu-count") == "2",
-            "unhealthy": self.client.find(maps) is not None,
+            "unhealthy": self.client.find(self.unhealthy) is not None,
+            "factor": PUBLISHED_FACTOR in volcano["metadata"].get("annotations", {}),
             "model": MODEL_LABEL in gaia["metadata"].get("labels", {}),
         }
 
@@ -207,6 +221,8 @@ class DevicePlugins:
     def close(self):
         for plugin in self.plugins.values():
             plugin.__exit__()
+        if self.client.find(self.unhealthy):
+            self.client.delete(self.unhealthy)
 
 
 class SchedulerAtRest:
@@ -273,6 +289,8 @@ class SchedulerAtRest:
     def close(self):
         self.server.stop()
         self.program.stop()
+        for name in claims(self.client):
+            self.client.delete(f"{LEASES}/{name}")
 
 
 class ReconcilerAtRest:
@@ -324,10 +342,9 @@ class ReconcilerAtRest:
 
 def claims(client):
     """The versions of the Leases of nodes, which are no elections."""
-    leases = client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
     return {
         lease["metadata"]["name"]: lease["metadata"]["resourceVersion"]
-        for lease in leases
+        for lease in client.list(LEASES)
         if CLAIMS in lease["metadata"].get("annotations", {})
     }
 

@@ -78,6 +78,22 @@ def test_what_is_so_already_needs_no_patch(name, count):
 
 
 @pytest.mark.parametrize(
+    ("count", "stored"), [(1000, "1k"), (2**20, "1Mi"), (12000, "12k"), (0, "0"), (3, "3000m")]
+)
+def test_a_count_that_the_api_server_spells_in_its_own_way_needs_no_patch(count, stored):
+    name = "example.com/fpga"
+    assert operations(name, {name: stored}, count) == []
+    assert operations(name, {name: stored}, count + 1) != []
+    assert operations(name, {name: stored}, None) != []
+
+
+def test_a_capacity_that_is_no_whole_number_can_be_replaced_and_removed():
+    name = "example.com/fpga"
+    assert operations(name, {name: "500m"}, None)[1]["op"] == "remove"
+    assert operations(name, {name: "500m"}, 1)[1]["value"] == "1"
+
+
+@pytest.mark.parametrize(
     ("args", "complaint"),
     [
         (["set", "n", "example.com/fpga"], "is not NAME=COUNT"),
