@@ -283,13 +283,16 @@ class SharePodControllers:
         if step is None:
             return
         try:
-            self._send(key, step)
+            is_sent = self._send(key, step)
         except ClusterError as error:
             if error.status in _CERTAIN:  # else it may still arrive: the room stays taken
                 with self._lock:
                     self._cluster.forget_assumed(share_pod)
             raise
-        if _placed(step):
+        if not is_sent:
+            with self._lock:
+                self._cluster.forget_assumed(share_pod)
+        elif _placed(step):
             self._metrics.note_placement(self._monotonic() - begun)
 
     def _placement(self, share_pod: SharePod) -> PatchSharePod | None:

@@ -17,6 +17,7 @@ from kubeshare.steps import (
     EvictPod,
     PatchSharePod,
 )
+from vgpu.kube.merge_patches import kept
 from vgpu.model.names import PodRef
 from vgpu.model.objects import OwnerReference, Pod
 from vgpu.model.units import GIB
@@ -48,6 +49,12 @@ def node(name, gpus=1, **fields):
     uuids = {f"GPU-{name}-{number}": GPU_BYTES for number in range(gpus)}
     amounts = NodeAmounts(4000, 16 * GIB, gpus, 110)
     return ClusterNode(name, allocatable=amounts, gpu_bytes=uuids, **fields)
+
+
+def status_of(phase):
+    """A pod's status, with the nulls that a kubelet's has."""
+    ready = {"type": "Ready", "status": str(phase == "Running"), "lastProbeTime": None}
+    return {"phase": phase, "conditions": [ready]}
 
 
 class ModelCluster:
@@ -165,7 +172,7 @@ class ModelCluster:
             raise Refused(step)
         if known.pod.resource_version != step.before.pod.resource_version:
             raise Refused(step)
-        return self.store(step.after)
+        return self.store(structs.replace(step.after, copied=kept(step.after.copied)))
 
     def _create_pod(self, of):
         key = f"ns/{of.ref.name}"
@@ -184,7 +191,7 @@ class ModelCluster:
             locality=of.locality,
             port=of.port,
             uuid=of.bound,
-            status={"phase": "Pending"},
+            status=status_of("Pending"),
         )
         self.created.append(pod)
         return self.store(pod)
@@ -266,8 +273,7 @@ class ModelCluster:
         """The kubelet reports another phase of a real pod."""
         if not pod.pod.terminal:
             later = structs.replace(pod.pod, phase=phase)
-            status = {"phase": phase}
-            ready = phase == "Running"
+            status, ready = status_of(phase), phase == "Running"
             self.store(structs.replace(pod, pod=later, status=status, is_ready=ready))
 
     def end(self, pod):

@@ -103,11 +103,13 @@ class Settling:
     """Controllers without threads, and one virtual GPU with its holder pod."""
 
     def __init__(self, api):
-        self.api = api
+        self.api, self.leads = api, True
         options = ControllerOptions(
             KubeShareAlgorithm.PAPER, HolderOptions("vgpu:test"), labelled_pods=True
         )
-        self.controllers = SharePodControllers(api, options, lambda: True, ControllerMetrics())
+        self.controllers = SharePodControllers(
+            api, options, lambda: self.leads, ControllerMetrics()
+        )
         self.controllers.set_node("n1", node("n1", 1))
         api.store.create(PODS, HOLDER)
         self.see(CLUSTER_PODS, "kube-system", HOLDER["metadata"]["name"])
@@ -219,3 +221,18 @@ def test_a_share_pod_that_no_node_takes_has_its_reason_once():
     settling.see(SHARE_POD_OBJECTS, "ns", "a")
     assert settling.patches_of("ns/a", "_place") == 1
     assert settling.patches_of("ns/a", "_place") == 0
+
+
+def test_a_place_that_was_not_written_since_we_do_not_lead_is_not_taken():
+    api = StoreApi()
+    settling = Settling(api)
+    about = SHARE_POD["metadata"]
+    annotations = {key: text for key, text in about["annotations"].items() if key != GPUID}
+    unplaced = {"metadata": {**about, "annotations": annotations}, "spec": {"containers": []}}
+    api.store.create(SHARE_PODS, unplaced | {"status": {}})
+    settling.see(SHARE_POD_OBJECTS, "ns", "a")
+    settling.leads = False
+    assert settling.patches_of("ns/a", "_place") == 0
+    settling.leads = True
+    assert settling.patches_of("ns/a", "_place") == 1
+    assert api.store.get(SHARE_PODS, "ns", "a")["spec"]["nodeName"] == "n1"
