@@ -43,6 +43,9 @@ EVENTS_SECONDS: Final = 1.0
 MOST_FUTILE: Final = 1000
 """Maximum number of patches that are remembered because they changed nothing."""
 
+FUTILE_SECONDS: Final = 300.0
+"""Time after which such a patch is sent again, in seconds: the definition may be another one."""
+
 
 class ControllerApi(Protocol):
     """The API server. All methods raise ClusterError and SourceError."""
@@ -89,7 +92,7 @@ class StepWriter:
         recorder = EventRecorder(MOST_EVENTS, repeat_seconds=EVENT_REPEAT_SECONDS)
         self._events = EventWriter(recorder, api.write_event)
         self._lock = threading.Lock()
-        self._futile: OrderedDict[str, Body] = OrderedDict()
+        self._futile: OrderedDict[str, tuple[Body, float]] = OrderedDict()
 
     def read(self, key: str) -> SharePod | ClusterPod | None:
         """The SharePod of a key, or the pod with labels; None if it is gone."""
@@ -104,16 +107,17 @@ class StepWriter:
         return found
 
     def is_futile(self, step: Step) -> bool:
-        """Whether the same patch of the same version has changed nothing.
+        """Whether the same patch of the same version has changed nothing a short time ago.
 
         The definition of the kind drops what it writes: for example one whose schema does not have
-        it, or with a status subresource. The next version of the object is tried again.
+        it, or with a status subresource. The next version of the object is tried at once.
         """
         if not isinstance(step, PatchSharePod):
             return False
         with self._lock:
-            known = self._futile.get(step.before.key)
-        return known is not None and known == _patch_of(step, 0.0)
+            body, since = self._futile.get(step.before.key, ({}, 0.0))
+        is_recent = bool(body) and self._clock() - since < FUTILE_SECONDS
+        return is_recent and body == _patch_of(step, 0.0)
 
     def write(self, step: Step) -> SharePod | ClusterPod | None:
         """Send a step; returns what is certain of its object now, and None if it ends.
@@ -178,7 +182,7 @@ class StepWriter:
     def _note_futile(self, step: PatchSharePod) -> None:
         body, key = _patch_of(step, 0.0), step.before.key
         with self._lock:
-            self._futile[key] = body
+            self._futile[key] = body, self._clock()
             self._futile.move_to_end(key)
             if len(self._futile) > MOST_FUTILE:
                 self._futile.popitem(last=False)

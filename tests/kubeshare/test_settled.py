@@ -9,6 +9,7 @@ from kubeshare.controller import ControllerOptions, SharePodControllers
 from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.metrics import ControllerMetrics
 from kubeshare.placement import KubeShareAlgorithm
+from kubeshare.step_writer import FUTILE_SECONDS
 from simulator.store import ObjectStore
 from tests.kube.test_merge_patches import POD_STATUSES
 from tests.kubeshare.model_cluster import node
@@ -103,12 +104,12 @@ class Settling:
     """Controllers without threads, and one virtual GPU with its holder pod."""
 
     def __init__(self, api):
-        self.api, self.leads = api, True
+        self.api, self.leads, self.now = api, True, 1e9
         options = ControllerOptions(
             KubeShareAlgorithm.PAPER, HolderOptions("vgpu:test"), labelled_pods=True
         )
         self.controllers = SharePodControllers(
-            api, options, lambda: self.leads, ControllerMetrics()
+            api, options, lambda: self.leads, ControllerMetrics(), clock=lambda: self.now
         )
         self.controllers.set_node("n1", node("n1", 1))
         api.store.create(PODS, HOLDER)
@@ -180,7 +181,7 @@ def test_a_field_that_is_gone_from_the_pods_status_goes_from_the_copy():
     [{"conditions"}, {"PodStatus"}, {"PodStatus", "PodObjectMeta", "conditions"}],
     ids=["conditions", "copy", "status"],
 )
-def test_a_patch_that_changes_nothing_is_sent_once_for_each_version(drops, caplog):
+def test_a_patch_that_changes_nothing_is_sent_once_for_each_version_and_some_minutes(drops, caplog):
     """The definition of the kind is another one: it lacks fields, or has a status subresource."""
     api = StoreApi(drops)
     settling = tenant(api, POD_STATUSES["runs"])
@@ -195,6 +196,12 @@ def test_a_patch_that_changes_nothing_is_sent_once_for_each_version(drops, caplo
     assert settling.patches_of("ns/a") == 0
     (line,) = [each for each in caplog.records if each.message == "patch changed nothing"]
     assert all(field in line.reason for field in drops)
+    api.drops.clear()  # the definition is repaired
+    assert settling.patches_of("ns/a") == 0
+    settling.now += FUTILE_SECONDS
+    assert settling.patches_of("ns/a") == 1
+    assert drops <= api.store.get(SHARE_PODS, "ns", "a")["status"].keys()
+    assert settling.patches_of("ns/a") == 0
 
 
 def test_the_reason_of_a_pod_with_labels_is_written_once():
