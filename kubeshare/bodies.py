@@ -197,7 +197,7 @@ def _with_gpu(share_pod: SharePod, spec: Mapping[str, Any]) -> Body:
             "env": [*(container.get("env") or ()), *env],
             "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts],
         }
-        for container in spec.get("containers") or ()
+        for container in (each or {} for each in spec.get("containers") or ())
     ]
     return {"containers": containers, "volumes": [*(spec.get("volumes") or ()), *volumes]}
 

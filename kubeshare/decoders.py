@@ -29,6 +29,7 @@ from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.pod_projection import project_pod, project_share_pod
 from vgpu.kube.quantities import rounded_up
 from vgpu.model.effective_shares import effective
+from vgpu.model.go_json import decode_go
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
@@ -275,7 +276,7 @@ def _environment(containers: Iterable[wire.ContainerFields]) -> Mapping[str, str
     """The variables of the first container, whose last value counts."""
     for container in containers:
         try:
-            variables = _ENV.decode(container.env) or ()
+            variables = decode_go(container.env, _ENV) or ()
         except (msgspec.DecodeError, ValueError, RecursionError):
             return {}
         return {variable.name: variable.value for variable in variables}

@@ -36,6 +36,7 @@ from kubeshare.steps import (
 )
 from kubeshare.virtual_gpu import VirtualGpuState
 from vgpu.kube import wire
+from vgpu.model.go_json import decode_go
 from vgpu.model.objects import Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError
 from vgpu.schemes.kubeshare import labels as kubeshare_labels
@@ -151,7 +152,7 @@ def _place(pod: Pod) -> tuple[str, str]:
 def _wiring_problem(container: wire.ContainerFields) -> str:
     """Why a container would not find its GPU; "" if it will."""
     try:
-        variables = _VARIABLES.decode(container.env) or ()
+        variables = decode_go(container.env, _VARIABLES) or ()
     except (msgspec.DecodeError, ValueError, RecursionError):
         variables = ()
     sources = {

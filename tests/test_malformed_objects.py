@@ -22,7 +22,7 @@ from vgpucli.main import main
 GPUID = {"kubeshare/GPUID": "abcde"}
 
 TENANTS = {
-    "resources": {"spec": {"containers": [{"name": "main", "resources": None}]}},
+    "resources": {"spec": {"containers": [{"name": "main", "resources": "x"}]}},
     "containers": {"spec": {"containers": "x"}},
     "limits": {"spec": {"containers": [{"name": "main", "resources": {"limits": []}}]}},
     "priority": {"spec": {"priority": "x"}},

@@ -19,6 +19,7 @@ from reconciler.owners.policies import Judge, Reaction, unread
 from reconciler.reasons import SkipReason
 from vgpu.kube.errors import ClusterError
 from vgpu.kube.kept_keys import GROUP_INDEX, GROUP_NAME, JOB_SET_NAME, STEP
+from vgpu.model.go_json import decode_go
 from vgpu.model.objects import Pod
 
 TASK: Final = "volcano.sh/task-spec"
@@ -287,6 +288,9 @@ class _Any(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
 
 
+_ANY: Final = msgspec.json.Decoder(_Any)
+
+
 def reaction(pod: Pod, seen: OwnerSeen | None) -> Reaction:
     """The reaction to this Failed pod's deletion; ``seen`` is the object of :func:`owner_id`."""
     row, asked = row_of(pod), owner_id(pod)
@@ -303,7 +307,7 @@ def reaction(pod: Pod, seen: OwnerSeen | None) -> Reaction:
 
 def _uid(text: bytes) -> str:
     try:
-        return msgspec.json.decode(text, type=_Any).metadata.uid
+        return decode_go(text, _ANY).metadata.uid
     except (msgspec.DecodeError, RecursionError, ValueError):
         return ""
 

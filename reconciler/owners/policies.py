@@ -11,6 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from vgpu.model.go_json import decode_go
+
 
 class Reaction(msgspec.Struct, frozen=True):
     """What the owner does.
@@ -47,12 +49,13 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
 
 def _reads(fields: type[_Fields]) -> Callable[[Callable[[_Fields, str], Reaction]], Judge]:
     """Make a judge of a function of these fields of the owner's object."""
+    decoder = msgspec.json.Decoder(fields)
 
     def of(judge: Callable[[_Fields, str], Reaction]) -> Judge:
         @wraps(judge)
         def read(text: bytes, part: str) -> Reaction:
             try:
-                owner = msgspec.json.decode(text, type=fields)
+                owner = decode_go(text, decoder)
             except (msgspec.DecodeError, RecursionError, ValueError):
                 return _UNREADABLE
             return judge(owner, part)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.model.durations import parts_of
+from vgpu.model.go_json import decode_go
 from vgpu.model.reasons import Reason, SourceError
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
@@ -141,11 +142,15 @@ class KubeSchedulerConfig(msgspec.Struct, frozen=True, rename="camel"):
     extenders: list[ExtenderConfig] | None = None
 
 
+_CONFIG: Final = msgspec.json.Decoder(KubeSchedulerConfig)
+
+
 def read_config(document: object, path: str) -> KubeSchedulerConfig:
     """The configuration in a parsed file. Raises SourceError MALFORMED, which names the field."""
     try:
-        config = msgspec.convert(document, KubeSchedulerConfig)
-    except msgspec.ValidationError as error:
+        text = msgspec.json.encode(document)
+        config = _CONFIG.decode(text) if document is None else decode_go(text, _CONFIG)
+    except (msgspec.DecodeError, TypeError, ValueError) as error:
         raise SourceError(Reason.MALFORMED, path, str(error)) from error
     if (config.api_version, config.kind) != (API_VERSION, KIND):
         detail = f"{config.api_version} {config.kind} in place of {API_VERSION} {KIND}"
@@ -157,15 +162,17 @@ def unknown_fields(document: Mapping[str, Any]) -> Iterator[str]:
     """The fields of a document, which :func:`read_config` has read, that no version has."""
     yield from _unknown(document, "", FILE_FIELDS)
     for number, profile in enumerate(document.get("profiles") or ()):
-        yield from _unknown(profile, f"profiles[{number}].", PROFILE_FIELDS)
-    for number, extender in enumerate(document.get("extenders") or ()):
-        place = f"extenders[{number}]."
+        yield from _unknown(profile or {}, f"profiles[{number}].", PROFILE_FIELDS)
+    for number, listed in enumerate(document.get("extenders") or ()):
+        place, extender = f"extenders[{number}].", listed or {}
         yield from _unknown(extender, place, ExtenderConfig.__struct_encode_fields__)
         tls, resources = extender.get("tlsConfig"), extender.get("managedResources")
         yield from _unknown(tls or {}, f"{place}tlsConfig.", ExtenderTls.__struct_encode_fields__)
         for other, resource in enumerate(resources or ()):
             of_resource = f"{place}managedResources[{other}]."
-            yield from _unknown(resource, of_resource, ManagedResource.__struct_encode_fields__)
+            yield from _unknown(
+                resource or {}, of_resource, ManagedResource.__struct_encode_fields__
+            )
 
 
 def _unknown(

@@ -15,7 +15,7 @@ import msgspec
 
 from scheduler.filter.refusals import NodeTexts
 from vgpu.kube import wire
-from vgpu.kube.decode import decode
+from vgpu.kube.decode import decode, decode_at_once
 from vgpu.kube.pod_projection import project_pod
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
@@ -249,7 +249,9 @@ def read_query(body: bytes, known: KnownPods) -> PlacementQuery:
     ):
         pod = project_pod(decode(body, _POD, OBJECT_NAME).pod, OBJECT_NAME)
     listed = bytes(args.node_names)
-    names = ListedNames.of(listed) or (decode(listed, _NAMES, OBJECT_NAME) if listed else None)
+    names = ListedNames.of(listed) or (
+        decode_at_once(listed, _NAMES, OBJECT_NAME) if listed else None
+    )
     if names is not None:
         _check_number(len(names))
         return PlacementQuery(pod, names)

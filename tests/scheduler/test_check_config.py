@@ -44,6 +44,16 @@ def test_the_stanza_of_the_documentation_manages_every_resource_and_has_no_trap(
     }
 
 
+def test_a_field_without_a_value_is_as_if_it_were_not_there(tmp_path):
+    """kube-scheduler reads null as Go does."""
+    document = yaml.safe_load(STANZA)
+    document["profiles"] = [None]
+    document["extenders"][0] |= {"ignorable": None, "weight": None, "tlsConfig": None}
+    without = yaml.safe_load(STANZA)
+    del without["extenders"][0]["weight"]
+    assert checked(tmp_path, document) == checked(tmp_path, yaml.safe_dump(without))
+
+
 @pytest.mark.parametrize(
     ("config", "trap", "field", "status"),
     [

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from vgpu.kube import wire
-from vgpu.kube.decode import Content, decode, is_too_deep, malformed, named
+from vgpu.kube.decode import Content, decode, decode_at_once, is_too_deep, malformed, named
 from vgpu.kube.documents import ApiError, EventType, Keep, ObjectPage, WatchEvent
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, RawObject
@@ -140,15 +140,15 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         objects: list[_T] = []
         wanted = self._wanted(keep, node)
         try:
-            listed = decode(content, self.decoders.page, object_name)
+            listed = decode_at_once(content, self.decoders.page, object_name)
             items = listed.items or ()
             objects += (self.project(item, object_name) for item in items if wanted(item))
         except SourceError:
             objects.clear()
             listed = decode(content, ANY_LIST, object_name)
-            if listed.items is None:
+            if listed.listed is None:
                 raise
-            items = listed.items
+            items = listed.listed
             for text in items:
                 try:
                     objects += self._wanted_object(text, object_name, wanted)
@@ -169,7 +169,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         """
         if self.decoders.line is not None:
             try:
-                event = decode(line, self.decoders.line, object_name)
+                event = decode_at_once(line, self.decoders.line, object_name)
                 fields = event.object
                 if event.type in _CHANGES and fields.kind == self.name:
                     version = fields.metadata.resource_version

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from vgpu.kube.kept_keys import is_kept
+from vgpu.model.go_json import decode_go
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
 from vgpu.model.reasons import Reason, SourceError
@@ -31,12 +32,24 @@ Content = bytes | msgspec.Raw
 
 
 def decode(content: Content, decoder: msgspec.json.Decoder[_T], object_name: str) -> _T:
-    """The value. Raises SourceError MALFORMED."""
+    """The value, with nulls as Go reads them. Raises SourceError MALFORMED."""
     try:
         try:
-            return decoder.decode(content)
+            return decode_go(content, decoder)
         except RecursionError:  # the decoder walks through skipped values, too
-            return decoder.decode(pruned(bytes(content)))
+            return decode_go(pruned(bytes(content)), decoder)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise SourceError(Reason.MALFORMED, object_name, str(error)[:_LONGEST_DETAIL]) from error
+
+
+def decode_at_once(content: Content, decoder: msgspec.json.Decoder[_T], object_name: str) -> _T:
+    """The value, without a null that only Go accepts; for what is decoded in parts if this fails.
+
+    So one object with such a null costs the others of its list no time. Raises SourceError
+    MALFORMED.
+    """
+    try:
+        return decoder.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(Reason.MALFORMED, object_name, str(error)[:_LONGEST_DETAIL]) from error
 

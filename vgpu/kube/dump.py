@@ -128,7 +128,7 @@ def marks_in_dump(content: bytes, key: str, object_name: str = "dump") -> Mappin
 def _labelled(content: bytes, object_name: str) -> Iterator[_LabelledMeta]:
     """The metadata of all readable objects. Raises SourceError MALFORMED."""
     decoded = decode(content, ANY_LIST, object_name)
-    for item in (content,) if decoded.items is None else decoded.items:
+    for item in (content,) if decoded.listed is None else decoded.listed:
         try:
             yield decode(item, _LABELLED, object_name).metadata
         except SourceError:
@@ -180,7 +180,7 @@ def items_of(
         refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
         raise SourceError(Reason.MALFORMED, object_name, f"the API server refused it: {refusal}")
     kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
-    for item in (content,) if decoded.items is None else decoded.items:
+    for item in (content,) if decoded.listed is None else decoded.listed:
         about = decode(item, ANY_OBJECT, object_name)
         yield about.kind or kind_of_all, about, item
 

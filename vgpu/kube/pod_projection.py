@@ -16,6 +16,7 @@ from vgpu.kube import quantities, wire
 from vgpu.kube.decode import decode
 from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
 from vgpu.kube.projection import kept, seconds
+from vgpu.model.go_json import decode_go
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import (
     BOUND_DEVICE,
@@ -147,7 +148,7 @@ def _status_at(managed_fields: msgspec.Raw) -> float | None:
     A pod's creator may send entries of their own, so unreadable entries are ignored.
     """
     try:
-        written = _MANAGED.decode(managed_fields) or ()
+        written = decode_go(managed_fields, _MANAGED) or ()
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     times = [
@@ -217,7 +218,7 @@ def _env(fields: msgspec.Raw) -> Mapping[str, str]:
     if _KEPT_ENV not in text:
         return _NOTHING
     try:
-        variables = _ENV.decode(text) or ()
+        variables = decode_go(text, _ENV) or ()
     except (msgspec.DecodeError, ValueError, RecursionError):  # treated as no variables
         return _NOTHING
     values = [variable.value for variable in variables if variable.name == KEPT_ENV]

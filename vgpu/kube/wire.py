@@ -1,7 +1,9 @@
 """The fields of Kubernetes' and KubeShare's objects that are read, by their names in the JSON.
 
 Fields that are not declared here are skipped while decoding and cost next to nothing. Null stands
-for nothing, as Go writes it. Formats: the Kubernetes API, v1; ``kubeshare.nthu/v1``.
+for nothing in every field (:mod:`vgpu.model.go_json`). A field that Go itself writes as null has
+null in its type, so that it is decoded in one step. Formats: the Kubernetes API, v1;
+``kubeshare.nthu/v1``.
 """
 
 from datetime import datetime
@@ -36,9 +38,9 @@ class ObjectFields(Wire, frozen=True, kw_only=True):
 class OwnerFields(Wire, frozen=True):
     """One of ``metadata.ownerReferences``."""
 
-    kind: str
-    name: str
-    uid: str
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
     controller: bool | None = None
     api_version: str = ""
 
@@ -157,7 +159,7 @@ class ContainerStateFields(Wire, frozen=True):
 class StatusFields(Wire, frozen=True):
     """A container's status."""
 
-    name: str
+    name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
     state: ContainerStateFields = ContainerStateFields()
     last_state: ContainerStateFields = ContainerStateFields()
@@ -482,11 +484,16 @@ class ObjectList(Wire, Generic[_Fields], frozen=True):
 
 
 class AnyList(Wire, frozen=True):
-    """A list of anything; ``items`` is None for what is no list."""
+    """A list of anything; Go writes an empty one as null."""
 
     kind: str = ""
-    items: list[msgspec.Raw] | None = None
+    items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     metadata: ListMeta = ListMeta()
+
+    @property
+    def listed(self) -> list[msgspec.Raw] | None:
+        """The items; None for what is no list."""
+        return None if self.items is msgspec.UNSET else self.items or []
 
 
 class AnyMeta(Wire, frozen=True):

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from vgpu.model.go_json import decode_go
+
 KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep a pod off a node."""
 
@@ -74,6 +76,6 @@ def parsed_tolerations(text: bytes) -> tuple[Toleration, ...]:
     if len(text) > MOST_BYTES:
         return ()
     try:
-        return _TOLERATIONS.decode(text) or ()
+        return decode_go(text, _TOLERATIONS) or ()
     except (msgspec.DecodeError, ValueError, RecursionError):
         return ()

@@ -15,6 +15,7 @@ import msgspec
 
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
 from vgpu.kube.quantities import QUOTED, whole
+from vgpu.model.go_json import decode_go
 from vgpu.model.objects import Namespace, ResourceQuota
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY
@@ -134,9 +135,10 @@ def gpu_admission_quota(data: Mapping[str, str] | None) -> GpuAdmissionQuota:
     if not text.strip():
         return NO_CONFIG_MAP
     try:
-        return GpuAdmissionQuota(_ENTRIES.decode(text.encode(errors="replace")))
+        entries = decode_go(text.encode(errors="replace"), _ENTRIES)
     except (msgspec.DecodeError, RecursionError) as error:
         return GpuAdmissionQuota(error=str(error))
+    return GpuAdmissionQuota(entries)
 
 
 def declarations(
@@ -213,7 +215,7 @@ def _of_gpu_admission(
         return [], [], None
     declared_in = f"{where}, {name}"
     try:
-        entry = _ENTRY.decode(quota.entries[name])
+        entry = decode_go(quota.entries[name], _ENTRY)
     except (msgspec.DecodeError, RecursionError) as error:
         return [], [UnreadableLimit(CORE, declared_in, str(error))], None
     gpus = entry.quota
