@@ -31,11 +31,11 @@ from kubeshare.steps import (
 )
 from vgpu.apiserver.bodies import LABELS, Body, node_name_patch
 from vgpu.kube.events import EventNote, NoteType, event_note
-from vgpu.kube.kinds import PODS, SHARE_PODS
+from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.merge_patches import is_stored, merge_patch
 from vgpu.model.allocation import Allocation, Device, Share
 from vgpu.model.names import Phase
-from vgpu.model.objects import NODE_KIND
+from vgpu.model.objects import NODE_KIND, MalformedObject
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, manager_env
 from vgpu.schemes.kubeshare.labels import GPU_UUID, MANAGER_PORT, PREFIX, VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, KEEP_IDLE, holder_labels, holder_name
@@ -336,6 +336,28 @@ def pod_event(
                 component=COMPONENT,
                 type_=NoteType.WARNING,
             )
+
+
+def malformed_event(found: MalformedObject, now: float) -> EventNote:
+    """An event of an object that cannot be read."""
+    kind = _KINDS[found.kind]
+    uid = found.name if kind is NODES else found.ref.uid  # as the kubelet's own events of nodes
+    reason = SharePodReason.MALFORMED
+    return EventNote(
+        kind.name,
+        kind.api_version,
+        found.ref.namespace,
+        found.name,
+        uid,
+        reason,
+        f"{reason.explanation}: {found.detail}",
+        now,
+        COMPONENT,
+        NoteType.WARNING,
+    )
+
+
+_KINDS: Final = {kind.name: kind for kind in (SHARE_PODS, PODS, NODES)}
 
 
 def _of_share_pod(

@@ -18,6 +18,7 @@ import msgspec
 
 from kubeshare.bodies import HolderOptions
 from kubeshare.labelled_pods import labelled_step
+from kubeshare.malformed_objects import MalformedObjects
 from kubeshare.metrics import ControllerMetrics, StepOutcome
 from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
 from kubeshare.place_choice import Unplaced, choose_place, new_gpuid, place_name
@@ -41,7 +42,7 @@ from kubeshare.virtual_gpu import IdlePool
 from vgpu.apiserver.backoff import ItemBackoff
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.apiserver.work_queue import WorkQueue
-from vgpu.model.objects import MalformedObject
+from vgpu.model.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject
 from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class SharePodControllers:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._cluster = SharePodCluster()
+        self._malformed = MalformedObjects()
         self._failed = ItemBackoff(random.random)
         self._refusals: dict[str, str] = {}  # of pods of SharePods, by their keys
         self._uncertain: set[str] = set()
@@ -150,6 +152,7 @@ class SharePodControllers:
 
     def set_share_pod(self, key: str, found: SharePod | MalformedObject | None) -> None:
         """A SharePod has changed; None if it is gone."""
+        self._note_object(SHARE_POD_KIND, key, found)
         with self._lock:
             affected = self._cluster.set_share_pod(key, found)
         self._enqueue(affected)
@@ -158,6 +161,7 @@ class SharePodControllers:
 
     def set_pod(self, key: str, found: ClusterPod | MalformedObject | None) -> None:
         """A pod has changed; None if it is gone."""
+        self._note_object(POD_KIND, key, found)
         pod = self._taken(found) if isinstance(found, ClusterPod) else None
         with self._lock:
             before = self._cluster.pods.get(key)
@@ -181,10 +185,24 @@ class SharePodControllers:
 
     def set_node(self, name: str, found: ClusterNode | MalformedObject | None) -> None:
         """A node has changed; None if it is gone."""
+        self._note_object(NODE_KIND, name, found)
         node = found if isinstance(found, ClusterNode) else None
         with self._lock:
             affected = self._cluster.set_node(name, node)
         self._enqueue(affected)
+
+    def _note_object(self, kind: str, key: str, found: object) -> None:
+        with self._lock:
+            self._malformed.set(kind, key, found)
+        if isinstance(found, MalformedObject):
+            self._report_malformed()
+
+    def _report_malformed(self) -> None:
+        """Report what cannot be read, if this process leads; else the leader does."""
+        if self._leads():
+            with self._lock:
+                taken = self._malformed.take()
+            self._writer.report_malformed(taken)
 
     def _enqueue(self, affected: Affected) -> None:
         keys: tuple[Key, ...] = (*affected.keys, *affected.gpus)
@@ -205,6 +223,7 @@ class SharePodControllers:
                 "share_pods": tuple(self._cluster.share_pods.values()),
                 "gpus": tuple(self._cluster.virtual_gpus()),
                 "nodes": tuple(self._cluster.nodes.values()),
+                "malformed": self._malformed.counts(),
             }
 
     # ------------------------------------------------------------ the threads' side
@@ -225,6 +244,7 @@ class SharePodControllers:
             led = leads
 
     def _enqueue_all(self) -> None:
+        self._report_malformed()
         with self._lock:
             keys: list[Key] = [*self._cluster.share_pods]
             keys += [gpu.name for gpu in self._cluster.virtual_gpus()]

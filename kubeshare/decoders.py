@@ -24,7 +24,7 @@ from kubeshare.model import (
 )
 from vgpu.kube import wire
 from vgpu.kube.api_kind import Decoders
-from vgpu.kube.decode import decode, is_too_deep
+from vgpu.kube.decode import decode, decode_part, is_too_deep
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.pod_projection import project_pod, project_share_pod
 from vgpu.kube.quantities import rounded_up
@@ -98,11 +98,24 @@ class ConditionFields(wire.Wire, frozen=True):
     last_transition_time: str = ""
 
 
+class CopiedContainer(wire.ContainerFields, frozen=True):
+    """A container of a SharePod, with the lists that its pod's container has more items of."""
+
+    volume_mounts: list[msgspec.Raw] | None = None
+
+
+class SharePodSpec(PlacedPodSpec, frozen=True):
+    """``spec`` of a SharePod, with the lists that its pod has more items of."""
+
+    containers: list[CopiedContainer] | None = None  # type: ignore[assignment]
+    volumes: list[msgspec.Raw] | None = None
+
+
 class SharePodContent(wire.ObjectFields, frozen=True):
     """A SharePod, whose status is decoded later."""
 
     metadata: wire.PodMeta
-    spec: PlacedPodSpec = PlacedPodSpec()
+    spec: SharePodSpec = SharePodSpec()
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -116,6 +129,7 @@ class _OwnStatus(msgspec.Struct, frozen=True):
 _SHARE_POD: Final = msgspec.json.Decoder(SharePodContent)
 _STATUS: Final = msgspec.json.Decoder(wire.SharePodStatus | None)
 _OWN: Final = msgspec.json.Decoder(_OwnStatus | None)
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _ENV: Final = msgspec.json.Decoder(list[wire.EnvFields] | None)
 _ANY: Final = msgspec.json.Decoder()
 
@@ -128,8 +142,10 @@ def decode_share_pod(content: msgspec.Raw, object_name: str) -> SharePod:
     if is_too_deep(content):
         raise SourceError(Reason.MALFORMED, object_name, "nested too deeply to be copied")
     fields = decode(content, _SHARE_POD, object_name)
-    status = decode(fields.status, _STATUS, object_name) or wire.SharePodStatus()
-    own = decode(fields.status, _OWN, object_name) or _OwnStatus()
+    for number, container in enumerate(fields.spec.containers or ()):
+        decode_part(container.env, _ITEMS, object_name, f"spec.containers[{number}].env")
+    status = decode_part(fields.status, _STATUS, object_name, "status") or wire.SharePodStatus()
+    own = decode_part(fields.status, _OWN, object_name, "status") or _OwnStatus()
     whole = wire.SharePodFields(metadata=fields.metadata, spec=fields.spec, status=status)
     pod = project_share_pod(whole, object_name)
     gpuid = pod.annotations.get(kubeshare_sharepod.GPUID, "")

@@ -12,9 +12,14 @@ from kubeshare.model import ClusterNode, ConditionType, SharePod
 from kubeshare.reasons import UnplacedReason
 from kubeshare.virtual_gpu import VirtualGpuState
 from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.model.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
+
+
+FOLLOWED_KINDS: Final = (NODE_KIND, POD_KIND, SHARE_POD_KIND)
+"""The kinds of object that the controllers follow."""
 
 
 class StepOutcome(StrEnum):
@@ -91,6 +96,7 @@ class ControllerView(msgspec.Struct, frozen=True):
         leads: whether this process writes.
         ready: whether the cluster was read completely and events arrive.
         ages: seconds since the last event, by kind of object.
+        malformed: number of objects that cannot be read, by kind.
         share_pods, gpus, nodes: the SharePods, virtual GPUs and nodes.
         unplaced: waiting SharePods by the reason of most nodes.
         placements, holder_starts: number of placements, and of holder pods whose GPU became known,
@@ -102,6 +108,7 @@ class ControllerView(msgspec.Struct, frozen=True):
     leads: bool
     ready: bool
     ages: Mapping[str, float]
+    malformed: Mapping[str, int]
     share_pods: tuple[SharePod, ...]
     gpus: tuple[VirtualGpuState, ...]
     nodes: tuple[ClusterNode, ...]
@@ -195,6 +202,13 @@ CONTROLLERS: Final = FamilyTable(
             lambda view: {(kind,): age for kind, age in view.ages.items()},
             ("kind",),
             unit="seconds",
+        ),
+        Family(
+            "vgpu_kubeshare_malformed_objects",
+            GAUGE,
+            "Objects that cannot be read, by kind: SharePods are not placed, nodes take none.",
+            lambda view: {(kind,): view.malformed.get(kind, 0) for kind in FOLLOWED_KINDS},
+            ("kind",),
         ),
         Family(
             "vgpu_kubeshare_sharepods",

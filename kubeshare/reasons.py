@@ -47,6 +47,7 @@ class SharePodReason(Explained):
     POD_EXISTS = "PodExists", "a pod of this name exists and is not the SharePod's"
     FINISHED = "Finished", "the pod has ended and is not recreated"
     # events only
+    MALFORMED = "Malformed", "the object cannot be read"
     HOLDER_FAILED = "HolderFailed", "the holder pod of the virtual GPU has ended"
     IDLE = "Idle", "no pod uses the virtual GPU"
     POD_FAILED = "PodFailed", "the pod has ended and is recreated"

@@ -3,11 +3,11 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from kubeshare import bodies
-from kubeshare.bodies import condition_events, pod_event
+from kubeshare.bodies import condition_events, malformed_event, pod_event
 from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import LABELLED, ClusterPod, SharePod
 from kubeshare.reasons import SharePodReason
@@ -27,6 +27,7 @@ from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.events import EventNote
 from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
 from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,10 @@ class StepWriter:
         elif not isinstance(step, CreateSharePodPod | CreateHolder):
             self._record(pod_event(step, "", self._clock()))
         return answer
+
+    def report_malformed(self, objects: Iterable[MalformedObject]) -> None:
+        """Report objects that cannot be read; their informers log them."""
+        self._record(*(malformed_event(each, self._clock()) for each in objects))
 
     def finish(self) -> None:
         """Write the last events."""

@@ -120,6 +120,25 @@ def test_a_share_pod_gets_its_pod_its_gpu_and_its_events(bed, controller, namesp
     bed.wait_holders(0)
 
 
+def test_fields_without_a_value_are_as_absent_and_what_cannot_be_read_has_an_event(
+    bed, controller, namespace
+):
+    """As of upstream's ``test/OpportunisticPod/pod16.yaml``, whose resources have no value."""
+    nothing = dict.fromkeys(("nodeName", "schedulerName", "volumes", "hostname", "affinity"))
+    made = share_pod("nulls", namespace, nodeSelector={EXAMPLE: "main"}, **nothing)
+    made["spec"]["containers"][0] |= {"resources": None, "env": None, "volumeMounts": None}
+    kept = bed.client.create(made)
+    assert kept["spec"]["containers"][0]["resources"] is None, "the API server keeps null"
+    bed.wait_ready(namespace, "nulls")
+    bad = bed.create("bad", namespace, containers="all")
+    bed.wait_events(bad, "Malformed")
+    (event,) = bed.client.events(bad)
+    assert (event["type"], event["count"]) == ("Warning", 1)
+    assert "`$.spec.containers`" in event["message"]
+    assert 'vgpu_kubeshare_malformed_objects{kind="SharePod"} 1' in controller.metrics()
+    assert controller.daemon.log().count("object cannot be read") == 1
+
+
 def test_the_controllers_account_may_touch_no_other_pods(bed, namespace):
     """Every test of this file runs with this policy, and with the rights of the chart."""
     other = bed.client.create(objects.pod("other", namespace))

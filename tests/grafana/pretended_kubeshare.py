@@ -52,6 +52,7 @@ def view_of(*gpus: VirtualGpuState, waiting: int, leads: bool, **fields: object)
             "leads": leads,
             "ready": leads,
             "ages": dict.fromkeys(("nodes", "pods", "sharepods"), 4.0),
+            "malformed": {},
             "share_pods": (*placed, *(share_pod(100 + number) for number in range(waiting))),
             "gpus": gpus,
             "nodes": (ClusterNode("node-0", gpu_bytes={UUID: 16 * GIB}),),

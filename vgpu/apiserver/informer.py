@@ -218,6 +218,8 @@ class Informer(Generic[_Object]):
             elif self._keep(object_):
                 kept[self._key(object_)] = object_
         keys = self._objects.keys() | self._malformed.keys() | kept.keys() | malformed.keys()
+        for key, broken in malformed.items():
+            self._log(key, broken)
         with self._lock:
             self._objects, self._malformed = kept, malformed
             self._snapshot = None
@@ -262,6 +264,8 @@ class Informer(Generic[_Object]):
         """Apply the event; returns whether it changes anything."""
         key = self._key(about)
         known = key in self._objects or key in self._malformed
+        if isinstance(about, MalformedObject) and type_ is not EventType.DELETED:
+            self._log(key, about)
         self._malformed.pop(key, None)
         if isinstance(about, MalformedObject):
             self._objects.pop(key, None)
@@ -273,6 +277,13 @@ class Informer(Generic[_Object]):
             return known
         self._objects[key] = about
         return True
+
+    def _log(self, key: str, broken: MalformedObject) -> None:
+        """Log an object that cannot be read, once for each thing that is wrong with it."""
+        known = self._malformed.get(key)
+        if known is None or (known.ref.uid, known.detail) != (broken.ref.uid, broken.detail):
+            fields = {"object": broken.title, "reason": broken.detail}
+            log.warning("object cannot be read", extra=fields)
 
     def _opened(self) -> None:
         """The server has accepted the watch, which ends a failure; that is no event."""

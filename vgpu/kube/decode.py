@@ -42,6 +42,18 @@ def decode(content: Content, decoder: msgspec.json.Decoder[_T], object_name: str
         raise SourceError(Reason.MALFORMED, object_name, str(error)[:_LONGEST_DETAIL]) from error
 
 
+def decode_part(
+    content: Content, decoder: msgspec.json.Decoder[_T], object_name: str, place: str
+) -> _T:
+    """The value of the field ``place`` of an object. Raises SourceError MALFORMED."""
+    try:
+        return decode(content, decoder, object_name)
+    except SourceError as error:
+        what, at, field = error.detail.partition(" - at `$")
+        detail = f"{what} - at `$.{place}{field if at else '`'}"
+        raise SourceError(error.reason, error.object_name, detail) from error
+
+
 def decode_at_once(content: Content, decoder: msgspec.json.Decoder[_T], object_name: str) -> _T:
     """The value, without a null that only Go accepts; for what is decoded in parts if this fails.
 

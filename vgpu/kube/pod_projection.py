@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.kube import quantities, wire
-from vgpu.kube.decode import decode
+from vgpu.kube.decode import decode_part
 from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
 from vgpu.kube.projection import kept, seconds
 from vgpu.model.go_json import decode_go
@@ -68,7 +68,7 @@ def project_pod(pod: wire.PodFields, object_name: str) -> Pod:
 
     Raises SourceError MALFORMED.
     """
-    status = decode(pod.status, _STATUS, object_name)
+    status = decode_part(pod.status, _STATUS, object_name, "status")
     dated = status.phase in _DATED
     status_at = _status_at(pod.metadata.managed_fields) if dated else None
     return _project(pod.metadata, pod.spec, status, _NOTHING, status_at)
