@@ -320,7 +320,8 @@ class SharePodControllers:
             reason = SharePodReason.GPUID_WITHOUT_NODE
             return refused_patch(share_pod, reason, reason.explanation)
         nodes = self._cluster.placement_nodes()
-        choice = choose_place(share_pod, nodes, self._options.algorithm)
+        lost = self._cluster.lost_gpus()
+        choice = choose_place(share_pod, nodes, self._options.algorithm, lost)
         if isinstance(choice, Unplaced):
             self._metrics.note_unplaced(share_pod.ref.uid, choice.cause)
             return refused_patch(share_pod, SharePodReason.UNSCHEDULABLE, choice.text)

@@ -228,7 +228,7 @@ CONTROLLERS: Final = FamilyTable(
         Family(
             "vgpu_kubeshare_unschedulable",
             GAUGE,
-            "SharePods that no node takes, by the reason of most nodes.",
+            "SharePods that no node takes, by the reason of most nodes; affinity decides alone.",
             lambda view: {(reason,): count for reason, count in view.unplaced.items()},
             ("reason",),
         ),

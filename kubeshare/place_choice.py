@@ -6,7 +6,7 @@ kube-scheduler's filters decide them. Pod affinity, topology spread, host ports 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from kubeshare.placement import (
     Demand,
     FreeGpus,
     KubeShareAlgorithm,
+    VirtualGpu,
     VirtualGpuChoice,
     place,
 )
@@ -121,30 +122,49 @@ class PlacementNode(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """Why no node takes a SharePod: number of nodes by reason."""
+    """Why no node takes a SharePod.
+
+    Attributes:
+        reasons: number of nodes by reason.
+        nodes: number of nodes.
+        together: the virtual GPUs of its affinity label, if it may go nowhere else.
+    """
 
     reasons: Mapping[UnplacedReason, int]
     nodes: int
+    together: tuple[VirtualGpuName, ...] = ()
 
     @property
     def text(self) -> str:
         """The reasons for people, most frequent first, as kube-scheduler reports them."""
         counts = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
-        parts = [f"{number} × {reason.explanation}" for reason, number in counts]
+        parts = [
+            f"its affinity label is on virtual GPU {gpuid} of node {node or 'unknown'}"
+            for node, gpuid in self.together
+        ]
+        parts += [f"{number} × {reason.explanation}" for reason, number in counts]
         return f"0 of {self.nodes} nodes take it" + (f": {'; '.join(parts)}" if parts else "")
 
     @property
     def cause(self) -> UnplacedReason:
-        """The reason of most nodes."""
+        """The affinity label if it decides, else the reason of most nodes."""
+        if self.together:
+            return UnplacedReason.AFFINITY
         if not self.reasons:
             return UnplacedReason.NO_GPUS
         return min(self.reasons, key=lambda reason: (-self.reasons[reason], reason))
 
 
 def choose_place(
-    share_pod: SharePod, nodes: Sequence[PlacementNode], algorithm: KubeShareAlgorithm
+    share_pod: SharePod,
+    nodes: Sequence[PlacementNode],
+    algorithm: KubeShareAlgorithm,
+    lost: Iterable[VirtualGpu] = (),
 ) -> VirtualGpuChoice | Unplaced:
-    """Where a SharePod goes; its GPUID is None for a new virtual GPU, "" if it requests no GPU."""
+    """Where a SharePod goes; its GPUID is None for a new virtual GPU, "" if it requests no GPU.
+
+    ``lost`` are closed virtual GPUs of no known node.
+    """
     reasons: dict[str, UnplacedReason] = {}
     for view in nodes:
         refusal = _refusal(share_pod, view)
@@ -155,14 +175,11 @@ def choose_place(
         if fitting:
             return VirtualGpuChoice(min(fitting, key=_cpu_left).node.name, "")
         return Unplaced(Counter(reasons.values()), len(nodes))
+    gpus = [each for view in nodes for each in _candidates(view, view.node.name not in reasons)]
+    gpus += lost
     choice = place(
         Demand(share_pod.request.request_milli, share_pod.request.memory_bytes, share_pod.locality),
-        [
-            gpu.candidate(memory)
-            for view in fitting
-            for gpu in view.gpus
-            if gpu.accepts and (memory := memory_of(gpu, view.node.gpu_bytes)) is not None
-        ],
+        gpus,
         [
             FreeGpus(view.node.name, view.free_gpus, min(view.node.gpu_bytes.values()))
             for view in fitting
@@ -171,9 +188,22 @@ def choose_place(
     )
     if isinstance(choice, VirtualGpuChoice):
         return choice
-    is_affinity = choice.reason is PlacementReason.AFFINITY
-    last = UnplacedReason.AFFINITY if is_affinity else UnplacedReason.NO_FITTING_GPU
-    return Unplaced(Counter([*reasons.values(), *([last] * len(fitting))]), len(nodes))
+    if choice.reason is not PlacementReason.AFFINITY:
+        full = [UnplacedReason.NO_FITTING_GPU] * len(fitting)
+        return Unplaced(Counter([*reasons.values(), *full]), len(nodes))
+    label = share_pod.locality.affinity
+    together = sorted(VirtualGpuName(gpu.node, gpu.gpuid) for gpu in gpus if label in gpu.affinity)
+    of_label = {name.node: reasons.get(name.node) for name in together}
+    why = [of_label.get(view.node.name) or UnplacedReason.AFFINITY for view in nodes]
+    return Unplaced(Counter(why), len(nodes), tuple(together))
+
+
+def _candidates(view: PlacementNode, is_fitting: bool) -> Iterator[VirtualGpu]:
+    """The virtual GPUs of a node; those that take no SharePod are closed."""
+    for gpu in view.gpus:
+        memory = memory_of(gpu, view.node.gpu_bytes)
+        is_open = is_fitting and gpu.accepts and memory is not None
+        yield gpu.candidate(memory or 0, closed=not is_open)
 
 
 def _refusal(share_pod: SharePod, view: PlacementNode) -> UnplacedReason | None:

@@ -40,6 +40,8 @@ class VirtualGpu(msgspec.Struct, frozen=True):
         free_bytes: memory in bytes that no pod requests.
         affinity, anti_affinity, exclusion: its pods' labels.
         idle: whether no pod is on it (a holder that is kept in reserve).
+        closed: whether it takes no pod, whatever its labels and its room: its node does not take
+            the pod, or its GPU is lost. Its labels count nevertheless.
     """
 
     node: str
@@ -50,9 +52,12 @@ class VirtualGpu(msgspec.Struct, frozen=True):
     anti_affinity: frozenset[str] = frozenset()
     exclusion: frozenset[str] = frozenset()
     idle: bool = False
+    closed: bool = False
 
 
-def occupied(node: str, gpuid: str, memory_bytes: int, pods: Iterable[Demand]) -> VirtualGpu:
+def occupied(
+    node: str, gpuid: str, memory_bytes: int, pods: Iterable[Demand], *, closed: bool = False
+) -> VirtualGpu:
     """The virtual GPU on a GPU of so much memory that these pods leave."""
     pods = tuple(pods)
     wishes = [pod.locality for pod in pods]
@@ -65,6 +70,7 @@ def occupied(node: str, gpuid: str, memory_bytes: int, pods: Iterable[Demand]) -
         frozenset(wish.anti_affinity for wish in wishes) - {""},
         frozenset(wish.exclusion for wish in wishes) - {""},
         idle=not pods,
+        closed=closed,
     )
 
 
@@ -98,7 +104,10 @@ def place(
 ) -> VirtualGpuChoice | PlacementRefusal:
     """The placement of a pod. Ties go to the first node, then the first GPUID, by name.
 
-    ``virtual`` and ``free`` are of nodes where the pod fits otherwise (processors, memory, taints).
+    ``free`` are of nodes where the pod fits otherwise (processors, memory, taints); the virtual
+    GPUs of other nodes are closed. By the paper the pods of one affinity label are on one GPU:
+
+        a virtual GPU of the label exists, closed or not ⇒ the pod goes there, or waits
     """
     gpus = sorted(virtual, key=lambda gpu: (gpu.node, gpu.gpuid))
     nodes = sorted((node for node in free if node.count > 0), key=lambda node: node.node)
@@ -132,13 +141,16 @@ def _place_by_kubeshare_1(
 ) -> VirtualGpuChoice | PlacementRefusal:
     """Filters, then the least room that is left, over all nodes.
 
-    A pod whose label's virtual GPU is full opens another one. A new one counts only on nodes where
-    none that is there fits, and its GPU's memory is not asked. The exclusion filter is as it was
+    A pod goes to a virtual GPU of its label or, if none takes it, to an idle or a new one (README
+    of release 1). A new one counts only on nodes where none that is there fits, and its GPU's
+    memory is not asked. The exclusion filter is as it was
     meant: upstream it overlooks those that come after the first virtual GPU without label.
     """
     label = demand.locality.affinity
     fitting = [
-        gpu for gpu in gpus if _may_join(demand, gpu) and (not label or label in gpu.affinity)
+        gpu
+        for gpu in gpus
+        if _may_join(demand, gpu) and (not label or gpu.idle or label in gpu.affinity)
     ]
     taken = {gpu.node for gpu in fitting}
     scores = [(gpu.free_milli - demand.request_milli, gpu.node, gpu.gpuid) for gpu in fitting]
@@ -154,10 +166,11 @@ def _place_by_kubeshare_1(
 
 
 def _may_join(demand: Demand, gpu: VirtualGpu) -> bool:
-    """Whether there is room for the pod, and neither it nor the pods there mind."""
+    """Whether it is open and has room for the pod, and neither it nor the pods there mind."""
     wish = demand.locality
     return (
-        gpu.free_milli >= demand.request_milli
+        not gpu.closed
+        and gpu.free_milli >= demand.request_milli
         and gpu.free_bytes >= demand.memory_bytes
         and (not wish.anti_affinity or wish.anti_affinity not in gpu.anti_affinity)
         and (gpu.idle or gpu.exclusion == ({wish.exclusion} if wish.exclusion else frozenset()))

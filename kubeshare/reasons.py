@@ -17,7 +17,7 @@ class UnplacedReason(Explained):
     NO_GPUS = "no_gpus", "the node has no nvidia.com/gpu"
     UNKNOWN_SIZE = "unknown_size", "the memory of the node's GPUs is unknown (kubeshare/gpu_info)"
     NO_FITTING_GPU = "no_fitting_gpu", "no virtual GPU has room, and no GPU is free"
-    AFFINITY = "affinity", "the virtual GPU of the affinity label has no room or forbids it"
+    AFFINITY = "affinity", "the affinity label is on a virtual GPU that does not take it"
 
 
 class SharePodReason(Explained):

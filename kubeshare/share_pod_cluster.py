@@ -23,12 +23,13 @@ from kubeshare.model import (
     VirtualGpuName,
 )
 from kubeshare.place_choice import PlacementNode
+from kubeshare.placement import VirtualGpu
 from kubeshare.steps import TenantView
 from kubeshare.virtual_gpu import GpuUser, VirtualGpuState, next_port, taken_ports
 from vgpu.model.objects import MalformedObject, holds_devices
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.node import holder, holder_name
-from vgpu.schemes.kubeshare.sharepod import GPUID
+from vgpu.schemes.kubeshare.sharepod import AFFINITY, GPUID
 
 MOST_GONE: Final = 10_000
 """Maximum number of objects that are remembered as gone."""
@@ -213,6 +214,22 @@ class SharePodCluster:
     def placement_nodes(self) -> list[PlacementNode]:
         """All nodes with their use, by name."""
         return [self._node_view(node) for _, node in sorted(self.nodes.items())]
+
+    def lost_gpus(self) -> list[VirtualGpu]:
+        """The virtual GPUs of nodes that are gone, and those of SharePods that cannot be read."""
+        gpus = [
+            self.virtual_gpu(name).candidate(0, closed=True)
+            for node, names in self._of_node.items()
+            if node not in self.nodes
+            for name in names
+        ]
+        for each in self._unread.values():
+            marks = each.annotations or {}
+            label, gpuid = marks.get(AFFINITY, ""), marks.get(GPUID, "")
+            if label and gpuid and each.node != "":
+                labels = frozenset({label})
+                gpus.append(VirtualGpu(each.node or "", gpuid, 0, 0, labels, closed=True))
+        return gpus
 
     def used(self, node: str) -> NodeAmounts:
         """What the pods and the placed SharePods of a node request."""

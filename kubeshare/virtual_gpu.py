@@ -133,13 +133,13 @@ class VirtualGpuState(msgspec.Struct, frozen=True, dict=True):
         claimed = sum(request.memory_bytes for request in others) + tenant.request.memory_bytes
         return milli <= WHOLE_DEVICE_MILLI and (memory_bytes is None or claimed <= memory_bytes)
 
-    def candidate(self, memory_bytes: int) -> VirtualGpu:
+    def candidate(self, memory_bytes: int, *, closed: bool = False) -> VirtualGpu:
         """The virtual GPU as a placement sees it."""
         demands = [
             Demand(user.request.request_milli, user.request.memory_bytes, user.locality)
             for user in self.users
         ]
-        return occupied(self.name.node, self.name.gpuid, memory_bytes, demands)
+        return occupied(*self.name, memory_bytes, demands, closed=closed)
 
 
 def memory_of(gpu: VirtualGpuState, gpu_bytes: Mapping[str, int]) -> int | None:

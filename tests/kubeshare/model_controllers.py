@@ -12,6 +12,7 @@ from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_ste
 from kubeshare.virtual_gpu import HOLDER_SECONDS
 from tests.kubeshare.model_cluster import GPU_BYTES, ModelCluster, Refused, node
 from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
+from vgpu.schemes.kubeshare.sharepod import is_made_up
 
 NAMES = "abcdefgh"
 
@@ -34,7 +35,7 @@ class Controllers:
             patch = refused_patch(found, SharePodReason.GPUID_WITHOUT_NODE, "a node is missing")
             return patch is not None and self.send(patch)
         views = self.state.placement_nodes()
-        choice = choose_place(found, views, self.algorithm)
+        choice = choose_place(found, views, self.algorithm, self.state.lost_gpus())
         if isinstance(choice, Unplaced):
             patch = refused_patch(found, SharePodReason.UNSCHEDULABLE, choice.text)
             return patch is not None and self.send(patch)
@@ -125,6 +126,21 @@ def require_invariants(cluster):
         assert pod.share_pod_uid or pod.ref.name.startswith("kubeshare-vgpu-")
     for pod, _ in cluster.evicted:
         assert pod.share_pod_uid or pod.labelled is not None
+
+
+def require_labels_together(cluster):
+    """Of each affinity label at most one virtual GPU that the controllers have made."""
+    state = SharePodCluster()
+    events, cluster.events = cluster.events, []
+    cluster.read_all(state)
+    cluster.events = events
+    labels = [
+        label
+        for gpu in state.virtual_gpus()
+        if is_made_up(gpu.name.gpuid)
+        for label in gpu.candidate(GPU_BYTES).affinity
+    ]
+    assert len(labels) == len(set(labels)), state.virtual_gpus()
 
 
 def require_settled(cluster):

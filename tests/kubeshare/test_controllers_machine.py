@@ -24,6 +24,7 @@ from tests.kubeshare.model_controllers import (
     NAMES,
     Controllers,
     require_invariants,
+    require_labels_together,
     require_settled,
     settle,
 )
@@ -128,10 +129,12 @@ class Machine(RuleBasedStateMachine):
     def pods_end(self):
         self.cluster.finish_ending()
 
-    @rule(name=st.sampled_from(sorted(NODES)), ready=st.booleans())
-    def node_turns(self, name, ready):
+    @rule(name=st.sampled_from(sorted(NODES)), ready=st.booleans(), cordoned=st.booleans())
+    def node_turns(self, name, ready, cordoned):
         if name in self.cluster.nodes:
-            self.cluster.set_node(structs.replace(self.cluster.nodes[name], is_ready=ready))
+            known = self.cluster.nodes[name]
+            turned = structs.replace(known, is_ready=ready, is_cordoned=cordoned)
+            self.cluster.set_node(turned)
 
     @rule(name=st.sampled_from(sorted(NODES)))
     def node_goes(self, name):
@@ -182,6 +185,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def holds(self):
         require_invariants(self.cluster)
+        require_labels_together(self.cluster)
 
     def teardown(self):
         """Everything is repaired, and the controllers finish by themselves."""
@@ -191,6 +195,7 @@ class Machine(RuleBasedStateMachine):
             self.cluster.set_node(node(name, gpus))
         settle(self.cluster, Controllers(self.cluster))
         require_invariants(self.cluster)
+        require_labels_together(self.cluster)
         require_settled(self.cluster)
 
 
