@@ -1,17 +1,20 @@
 """Null is read as Go reads it, in every field of every kind: it stands for nothing."""
 
 import copy
+import io
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
+import urllib3
 from msgspec import inspect, structs
 
 from kubeshare.decoders import CLUSTER_NODES, CLUSTER_PODS, SHARE_POD_OBJECTS, SharePodContent
 from kubeshare.model import ClusterPod, SharePod
 from tests.support import dra
 from tests.support import sample_cluster as sample
+from vgpu.apiserver.answers import refusal
 from vgpu.kube import kinds
 from vgpu.kube.documents import EventType
 from vgpu.kube.dump import decode_dump
@@ -192,6 +195,13 @@ def test_an_object_with_nulls_costs_its_list_and_its_watch_nothing():
 def test_a_list_without_items_is_empty():
     assert kinds.PODS.page(b'{"kind":"PodList","metadata":{},"items":null}').objects == ()
     assert decode_dump(b'{"kind":"PodList","metadata":{},"items":null}').others == {}
+
+
+def test_a_refusal_with_nulls_keeps_its_reason():
+    body = b'{"reason":"Forbidden","message":"no","metadata":{"continue":null}}'
+    answer = urllib3.HTTPResponse(io.BytesIO(body), status=403, preload_content=False)
+    error = refusal("https://api", answer)
+    assert (error.status, error.reason, error.message) == (403, "Forbidden", "no")
 
 
 def test_what_cannot_be_null_is_named_with_its_place():

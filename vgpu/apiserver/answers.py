@@ -32,6 +32,7 @@ from urllib3.exceptions import (
 
 from vgpu.apiserver.bounded_connection import LONGEST_ANSWER
 from vgpu.kube.errors import GONE, ClusterError, ExpiredError, one_line
+from vgpu.model.go_json import decode_go
 
 ENCODING: Final = "gzip"
 """The encoding that we ask for; no other one is read."""
@@ -134,6 +135,9 @@ class _Status(msgspec.Struct, frozen=True):
     details: _Details | None = None
 
 
+_STATUS: Final = msgspec.json.Decoder(_Status)
+
+
 def refusal(server: str, response: urllib3.BaseHTTPResponse) -> ClusterError:
     """The error in an answer. Raises HTTPError if the rest of the answer does not come."""
     status = _status(server, response)
@@ -154,7 +158,7 @@ def _status(server: str, response: urllib3.BaseHTTPResponse) -> _Status:
     """The Status of an answer; for another body, such as a proxy's page, one that quotes it."""
     body = content(response)
     try:
-        status = msgspec.json.decode(body, type=_Status)
+        status = decode_go(body, _STATUS)
     except (msgspec.DecodeError, ValueError, RecursionError):
         status = _Status()
     if status.reason or status.message:
