@@ -175,7 +175,13 @@ def choose_place(
         if fitting:
             return VirtualGpuChoice(min(fitting, key=_cpu_left).node.name, "")
         return Unplaced(Counter(reasons.values()), len(nodes))
-    gpus = [each for view in nodes for each in _candidates(view, view.node.name not in reasons)]
+    label = share_pod.locality.affinity
+    looked_at = nodes if label else fitting  # without a label closed ones do not matter
+    gpus = [
+        gpu
+        for view in looked_at
+        for gpu in _candidates(view, is_fitting=view.node.name not in reasons)
+    ]
     gpus += lost
     choice = place(
         Demand(share_pod.request.request_milli, share_pod.request.memory_bytes, share_pod.locality),
@@ -191,14 +197,13 @@ def choose_place(
     if choice.reason is not PlacementReason.AFFINITY:
         full = [UnplacedReason.NO_FITTING_GPU] * len(fitting)
         return Unplaced(Counter([*reasons.values(), *full]), len(nodes))
-    label = share_pod.locality.affinity
     together = sorted(VirtualGpuName(gpu.node, gpu.gpuid) for gpu in gpus if label in gpu.affinity)
     of_label = {name.node: reasons.get(name.node) for name in together}
     why = [of_label.get(view.node.name) or UnplacedReason.AFFINITY for view in nodes]
     return Unplaced(Counter(why), len(nodes), tuple(together))
 
 
-def _candidates(view: PlacementNode, is_fitting: bool) -> Iterator[VirtualGpu]:
+def _candidates(view: PlacementNode, *, is_fitting: bool) -> Iterator[VirtualGpu]:
     """The virtual GPUs of a node; those that take no SharePod are closed."""
     for gpu in view.gpus:
         memory = memory_of(gpu, view.node.gpu_bytes)
