@@ -20,10 +20,15 @@ from tests.kubeshare.model_controllers import (
     settle,
     settled,
 )
+from tests.kubeshare.test_followed_objects import serving, share_pod_json
+from tests.kubeshare.test_malformed_share_pods import running
+from tests.support.waiting import wait_until
+from vgpu.kube.kinds import EVENTS, NODES, SHARE_PODS
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
 from vgpu.model.taints import Taint
 from vgpu.model.units import GIB
+from vgpu.schemes.kubeshare.node import GPU_INFO
 from vgpu.schemes.kubeshare.sharepod import AFFINITY, GPUID
 
 PAPER, RELEASE_1 = KubeShareAlgorithm.PAPER, KubeShareAlgorithm.KUBESHARE_1
@@ -239,6 +244,60 @@ def test_a_new_label_takes_an_idle_virtual_gpu(algorithm):
     (idle,) = controllers.state.virtual_gpus()
     choice = refusal(controllers, share_pod("second", locality=RED))
     assert VirtualGpuName(choice.node, choice.gpuid) == idle.name
+
+
+# ---------------------------------------------------------------- the program
+
+
+def usable_node(name, **spec):
+    amounts = {"cpu": "4", "memory": "16Gi", "pods": "110", "nvidia.com/gpu": "2"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": name, "annotations": {GPU_INFO: f"GPU-{name}:16384,"}},
+        "spec": spec,
+        "status": {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def red_json(name, **spec):
+    numbers = {"gpu_request": "0.2", "gpu_limit": "1.0", "gpu_mem": "1", "sched_affinity": "red"}
+    annotations = {f"kubeshare/{key}": text for key, text in numbers.items()}
+    annotations |= {GPUID: "abcde"} if spec else {}
+    made = share_pod_json(name)
+    return {
+        **made,
+        "metadata": {**made["metadata"], "annotations": annotations},
+        "spec": {**made["spec"], **spec},
+    }
+
+
+def test_condition_event_and_metric_have_the_affinity():
+    nodes = [usable_node("n1", unschedulable=True), usable_node("n2")]
+    red = [red_json("first", nodeName="n1"), red_json("second")]
+    with serving(*nodes, *red) as (store, client), running(client) as program:
+
+        def condition():
+            status = store.get(SHARE_PODS, "ns", "second").get("status") or {}
+            return next(iter(status.get("conditions") or ()), {})
+
+        wait_until(lambda: condition().get("reason") == "Unschedulable", "the condition")
+        assert "its affinity label is on virtual GPU abcde of node n1" in condition()["message"]
+        assert program.view().unplaced == {UnplacedReason.AFFINITY: 1}
+
+        def events():
+            listed = store.list(EVENTS).items
+            return [each for each in listed if each["reason"] == "FailedScheduling"]
+
+        wait_until(events, "the event")
+        store.patch(NODES, "", "n1", {"spec": {"unschedulable": None}})
+        wait_until(
+            lambda: store.get(SHARE_PODS, "ns", "second")["spec"].get("nodeName") == "n1",
+            "it joins when the node is back",
+        )
+        placed = store.get(SHARE_PODS, "ns", "second")
+        assert placed["metadata"]["annotations"][GPUID] == "abcde"
+        assert not program.view().unplaced
 
 
 # ---------------------------------------------------------------- any order

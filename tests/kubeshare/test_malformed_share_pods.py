@@ -34,7 +34,8 @@ def broken_json(name, **spec):
 
 
 @contextmanager
-def running(client, leads):
+def running(client, leads=lambda: True):
+    """The controllers, as long as they run."""
     program = ControllerProgram(client, OPTIONS, leads)
     program.start()
     try:
