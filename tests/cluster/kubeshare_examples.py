@@ -29,7 +29,8 @@ class Example:
             "anti-affinity": locality.anti_affinity,
             "exclusion": locality.exclusion,
         }
-        labels = {key: value for key, value in labels.items() if value}
+        # Labels are the cluster's, and another example has a virtual GPU of the same label.
+        labels = {key: f"{value}-{self.name}" for key, value in labels.items() if value}
         name = self.name_of(number)
         self.bed.create(name, self.namespace, milli, gib, labels=labels, example=self.name)
 
