@@ -2,7 +2,7 @@
 
 A request has 80 bytes, a response 40, both padded with zeros, little endian and unaligned. There is
 no handshake and no version. Source: Gemini tag v1.0 ``src/comm.cpp``; branch v1.1-kubeshare has the
-same layout.
+same layout. The answers are those of its pod manager.
 
     request    u64 L, L bytes of name, 0, i32 id, i32 type; then by type
                QUOTA f64 overuse ms, f64 burst ms;  MEM_UPDATE u64 bytes, i32 1 allocate, 0 free
@@ -142,9 +142,15 @@ def quota_response(id_: int, microseconds: int) -> bytes:
     return _QUOTA_ANSWER.pack(id_, microseconds / 1000)
 
 
-def limit_response(id_: int, limit: int) -> bytes:
-    """A pod's memory limit in bytes; used is 0, as Gemini's own scheduler answers."""
-    return _LIMIT_ANSWER.pack(id_, 0, limit)
+def limit_response(id_: int, used: int, limit: int) -> bytes:
+    """What the pod uses of its memory, and its limit, in bytes.
+
+    Gemini's pod manager answers so (v1.0 ``src/pod-manager.cpp:401``); its scheduler's answer to
+    the pod manager has 0. The hook compares an allocation with ``limit - used`` before it allocates
+    (``src/hook.cpp:533``), without a sign (``:304``), so ``used`` is never above ``limit`` here.
+    What is refused after the allocation stays allocated until the process ends (``:544``).
+    """
+    return _LIMIT_ANSWER.pack(id_, min(used, limit), limit)
 
 
 def update_response(id_: int, *, accepted: bool) -> bytes:

@@ -261,7 +261,7 @@ class GpuTokens(Generic[Key]):
             return self._ask(pod, key, request, now)
         limit = share.memory_bytes if share is not None else 0
         if isinstance(request, LimitRequest):
-            return [(key, limit_response(request.id, limit), False)]
+            return [(key, limit_response(request.id, pod.book.booked, limit), False)]
         accepted = True
         if request.allocates:
             accepted = pod.book.book(key, request.bytes, limit)
@@ -342,7 +342,7 @@ class GpuTokens(Generic[Key]):
             del self._held[key]
             is_limit = isinstance(request, LimitRequest)
             refusal = update_response(request.id, accepted=False)
-            answers.append((key, limit_response(request.id, 0) if is_limit else refusal, False))
+            answers.append((key, limit_response(request.id, 0, 0) if is_limit else refusal, False))
         self._set_wake_at()
         return answers
 

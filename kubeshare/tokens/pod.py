@@ -6,8 +6,9 @@ manager (``src/pod-manager.cpp``) does the same, but for one thing: it takes the
 burst of all connections that ever asked, of which Gemini 1.1 leaves thousands. Here they are those
 of the process that asks first.
 
-A process reserves memory before it allocates it, and reports what it has freed. A process that ends
-closes its connections, and what they have booked is released.
+A process asks what is left, allocates, and reports what it has allocated, which is booked; it also
+reports what it is about to free. A process that ends closes its connections,
+and what they have booked is released.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -8,18 +8,20 @@
  *     limit                       -> limit USED LIMIT
  *     allocate BYTES              -> allocate VERDICT
  *     free BYTES                  -> free VERDICT
- *     quota OVERUSE_MS BURST_MS   -> quota MS
+ *     quota OVERUSE_MS BURST_MS   -> quota MS  (with -1 the first one is the predicted idle window)
  *     flood NUMBER                -> flood NUMBER   (so many "limit", none of which is read)
  *     raw HEX                     -> raw            (bytes as they are; no answer is read)
  *
- * It is as Gemini's tag v1.0: one connection for its life, a memory message is sent again up to
- * five times when no answer has come within the time of -t (10 s), an answer's id is not looked at,
- * an end of the stream counts as an answer, and a port that refuses ends the process with that
- * error. With -1 it is as branch v1.1-kubeshare: a connection for each message, which is not
- * closed, and a message for the token whose burst is in the place of the overuse. With -s every
- * byte is a segment of its own. -r appends what is sent (>) and received (<) to a file.
+ * It speaks as Gemini's tag v1.0 (src/hook.cpp): one connection for its life (:245), a memory message
+ * is sent five times when no answer has come within the time of -t, 10 s (:252-262), an answer's id
+ * is not looked at (comm.cpp:111), an end of the stream counts as an answer (:259), the next send is
+ * SIGPIPE (:258). With -1 it speaks as branch v1.1-kubeshare: a connection for each message, which is not
+ * closed (:366), and a message for the token with the burst in the place of the overuse, then the
+ * predicted idle window (:501, :596). Neither attempts to connect again (five times there), nor asks
+ * for a token before its first command: hook_model.py does. With -s every byte is a segment of its
+ * own. -r appends what is sent (>) and received (<) to a file.
  *
- * Written from a description of the bytes alone; it shares nothing with the daemon.
+ * Written from the source of the hook; it shares nothing with the daemon.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +36,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { SENT = 80, GOT = 40, RESENDS = 5 };
+enum { SENT = 80, GOT = 40, ATTEMPTS = 5 };
 
 static int each_message_connects, single_bytes, timeout_ms = 10000;
 static FILE *record;
@@ -97,16 +99,16 @@ static size_t begin(unsigned char *message, int32_t type)
     return put(message, at, &type, 4);
 }
 
-static void exchange(const unsigned char *message, unsigned char *answer, int repeats)
+static void exchange(const unsigned char *message, unsigned char *answer, int attempts)
 {
     struct timeval none = {0, 0}, some = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
     if (each_message_connects || connection < 0)
         connect_to_server();
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, repeats ? &some : &none, sizeof some);
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, attempts > 1 ? &some : &none, sizeof some);
     memset(answer, 0xAA, GOT);
-    for (int attempt = 0; attempt <= repeats; attempt++) {
+    for (int attempt = 0; attempt < attempts; attempt++) {
         send_bytes(message, SENT);
-        ssize_t got = recv(connection, answer, GOT, MSG_WAITALL);
+        ssize_t got = recv(connection, answer, GOT, 0);
         if (got >= 0) {
             note('<', answer, (size_t)got);
             return;
@@ -121,7 +123,7 @@ static void ask_limit(unsigned char *message, unsigned char *answer)
 {
     uint64_t used, limit;
     begin(message, 1);
-    exchange(message, answer, RESENDS);
+    exchange(message, answer, ATTEMPTS);
     memcpy(&used, answer + 4, 8);
     memcpy(&limit, answer + 12, 8);
     printf("limit %llu %llu\n", (unsigned long long)used, (unsigned long long)limit);
@@ -133,24 +135,23 @@ static void update(unsigned char *message, unsigned char *answer, uint64_t bytes
     size_t at = begin(message, 2);
     at = put(message, at, &bytes, 8);
     put(message, at, &allocate, 4);
-    exchange(message, answer, RESENDS);
+    exchange(message, answer, ATTEMPTS);
     memcpy(&verdict, answer + 4, 4);
     printf("%s %d\n", allocate ? "allocate" : "free", verdict);
 }
 
-static void ask_quota(unsigned char *message, unsigned char *answer, double overuse, double burst)
+static void ask_quota(unsigned char *message, unsigned char *answer, double first, double burst)
 {
     double quota;
-    const uint64_t pointer_rest = 263; /* as a double: 1.3e-321 */
     size_t at = begin(message, 0);
     if (each_message_connects) {
         at = put(message, at, &burst, 8);
-        put(message, at, &pointer_rest, 8);
+        put(message, at, &first, 8);
     } else {
-        at = put(message, at, &overuse, 8);
+        at = put(message, at, &first, 8);
         put(message, at, &burst, 8);
     }
-    exchange(message, answer, 0);
+    exchange(message, answer, 1);
     memcpy(&quota, answer + 4, 8);
     printf("quota %.3f\n", quota);
 }
@@ -195,7 +196,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (getline(&line, &room, stdin) > 0) {
         unsigned long long bytes;
-        double overuse, burst;
+        double first, burst;
         int number;
         if (!strcmp(line, "limit\n"))
             ask_limit(message, answer);
@@ -203,8 +204,8 @@ int main(int argc, char **argv)
             update(message, answer, bytes, 1);
         else if (sscanf(line, "free %llu", &bytes) == 1)
             update(message, answer, bytes, 0);
-        else if (sscanf(line, "quota %lf %lf", &overuse, &burst) == 2)
-            ask_quota(message, answer, overuse, burst);
+        else if (sscanf(line, "quota %lf %lf", &first, &burst) == 2)
+            ask_quota(message, answer, first, burst);
         else if (sscanf(line, "raw %8192s", text) == 1)
             send_raw(text);
         else if (sscanf(line, "flood %d", &number) == 1) {

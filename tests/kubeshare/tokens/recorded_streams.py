@@ -1,111 +1,61 @@
-"""Streams of the client in C as a relay saw them, segment by segment; and how they are recorded.
+"""Streams of Gemini's real hook, as they were recorded with Gemini's own daemons beside it.
 
-    python -m tests.kubeshare.tokens.recorded_streams      writes tests/golden/gemini/recorded-*.txt
-
-A line is the number of a connection, > or < for what its process sent or received, and the bytes.
+A line of ``tests/golden/gemini`` is the number of a connection, > or < for what the hook sent or
+received, and the bytes. ``hook-*`` are sessions with gem-pmgr. ``late-*`` are those of a daemon
+that stood still: the hook sent a message again, and only what it sent is kept. Lines with # name
+the version, the calls of the process, and the source of each message.
 """
 
-import selectors
 import socket
-import tempfile
-import threading
-from pathlib import Path
 
-from kubeshare.tokens.scheduler import TokenRules
-from kubeshare.tokens.server import TokenServer
-from tests.kubeshare.tokens.gemini_process import Client, own_address, pod, write
+from tests.kubeshare.tokens.gemini_process import own_address
 from tests.support.environment import ROOT
 
 FOLDER = ROOT / "tests" / "golden" / "gemini"
-KINDS = {"v1.0": (), "v1.1": ("-1",), "split": ("-s",)}
-"""Name -> options of the client."""
-
-COMMANDS = (
-    "limit",
-    "allocate 629145600",
-    "allocate 629145600",
-    "free 1048576",
-    "quota 0 0",
-    "quota 12.5 400",
-    "quota 0 9000",
-    "allocate 1099511627776",
-    "free 628097024",
-)
-"""Their answers do not depend on the time."""
+VERSIONS = ("v1.0", "v1.0-kubeshare", "v1.1-kubeshare", "master")
+QUOTA = 0
 
 
-def path_of(kind):
-    return FOLDER / f"recorded-{kind}.txt"
+def lines(kind, version):
+    """Connection, direction and bytes of each message."""
+    for line in (FOLDER / f"{kind}-{version}.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            number, sign, content = line.split()
+            yield number, sign, bytes.fromhex(content)
 
 
-class Relay(threading.Thread):
-    """Between a client and a port: forwards every segment, and notes it."""
-
-    def __init__(self, port):
-        super().__init__(daemon=True)
-        self.target = own_address(), port
-        self.listening = socket.create_server((own_address(), 0))
-        self.port = self.listening.getsockname()[1]
-        self.lines = []
-
-    def run(self):
-        selector = selectors.DefaultSelector()
-        selector.register(self.listening, selectors.EVENT_READ)
-        number = 0
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is self.listening:
-                    ends = self.listening.accept()[0], socket.create_connection(self.target)
-                    for near, far, sign in ((*ends, ">"), (*reversed(ends), "<")):
-                        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        selector.register(near, selectors.EVENT_READ, (number, far, sign))
-                    number += 1
-                    continue
-                connection, far, sign = key.data
-                segment = key.fileobj.recv(4096)
-                if not segment:
-                    selector.unregister(key.fileobj)
-                    continue
-                self.lines.append(f"{connection} {sign} {segment.hex()}\n")
-                far.sendall(segment)
+def type_of(request):
+    """QUOTA, MEM_LIMIT or MEM_UPDATE, of the pod ns/a."""
+    return int.from_bytes(request[17:21], "little")
 
 
-def record(options):
-    """The lines of one session."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write(folder, [pod("a")])
-        server = TokenServer(folder, own_address(), TokenRules(), print)
-        server.start()
-        relay = Relay(50051)
-        relay.start()
-        with Client(relay.port, *options) as client:
-            for command in COMMANDS:
-                client.ask(command)
-            assert client.end() == 0
-        server.stop()
-    return relay.lines
+class Replay:
+    """Connections to a port; a context manager that closes them."""
 
+    def __init__(self, port, step=None):
+        self.port, self.step, self.connections = port, step, {}
 
-def replay(lines, port):
-    """Send what was sent, segment by segment; the same lines with what is received now."""
-    connections, replayed = {}, []
-    for line in lines:
-        number, sign, content = line.split()
-        if number not in connections:
-            connections[number] = socket.create_connection((own_address(), port))
-            connections[number].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        segment = bytes.fromhex(content)
-        if sign == ">":
-            connections[number].sendall(segment)
-        else:
-            segment = connections[number].recv(len(segment), socket.MSG_WAITALL)
-        replayed.append(f"{number} {sign} {segment.hex()}\n")
-    for connection in connections.values():
-        connection.close()
-    return replayed
+    def __enter__(self):
+        return self
 
+    def __exit__(self, *_):
+        for connection in self.connections.values():
+            connection.close()
 
-if __name__ == "__main__":
-    for kind, options in KINDS.items():
-        path_of(kind).write_text("".join(record(options)))
+    def of(self, number):
+        """The connection of a number, opened at its first message."""
+        if number not in self.connections:
+            connected = socket.create_connection((own_address(), self.port), timeout=60)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections[number] = connected
+        return self.connections[number]
+
+    def send(self, number, request):
+        """As one segment, or in segments of ``step`` bytes."""
+        step = self.step or len(request)
+        for begin in range(0, len(request), step):
+            self.of(number).sendall(request[begin : begin + step])
+
+    def receive(self, number):
+        """One answer."""
+        return self.of(number).recv(40, socket.MSG_WAITALL)

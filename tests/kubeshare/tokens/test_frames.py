@@ -42,12 +42,23 @@ def test_the_requests_of_gemini_1():
     assert decode(padded(freed)) == UpdateRequest(b"default/a", 8, 600 << 20, False)
 
 
-def test_the_answers_of_geminis_scheduler():
-    assert limit_response(7, GIB) == padded("07000000" + "00" * 8 + "0000004000000000", 40)
+def test_the_answers_of_geminis_pod_manager():
+    """Its bytes, but for ids and quotas: ``tests/golden/gemini/hook-*.txt``."""
+    limit = "0000004000000000"
+    assert limit_response(1, 0, GIB) == padded("01000000" + "00" * 8 + limit, 40)
+    assert limit_response(4, 600 << 20, GIB) == padded("04000000" + "0000802500000000" + limit, 40)
     assert update_response(8, accepted=True) == padded("0800000001000000", 40)
     assert update_response(8, accepted=False) == padded("0800000000000000", 40)
     assert quota_response(9, 250_000) == padded("090000000000000000406f40", 40)
     assert quota_response(-1, 145_000) == padded("ffffffff0000000000206240", 40)
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_the_hook_allocates_no_more_than_is_left(used, limit, size):
+    """It computes without a sign: what is used above a limit that was lowered must not wrap."""
+    answered, total = struct.unpack_from("<QQ", limit_response(1, used, limit), 4)
+    refuses = size > (total - answered) % 2**64
+    assert refuses == (size > max(0, limit - used))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_no_process_notices_that_another_daemon_has_taken_over(serve, tmp_path):
         assert seen(second).booked == 600 * MIB
         assert seen(second, "c").booked == 7
         assert halfway.ask(f"raw {whole[33:].hex()}") == "raw"
-        assert halfway.ask("limit") == f"limit 0 {1024 * MIB}"  # the answer to the two halves
+        assert halfway.ask("limit") == f"limit 7 {1024 * MIB}"  # the answer to the two halves
         holder.send("quota 0 9000")
         assert waiting.answer() == "quota 300.000"
         waiting.send("quota 0 9000")
@@ -80,9 +80,9 @@ def test_no_process_notices_that_another_daemon_has_taken_over(serve, tmp_path):
         assert holder.ask(f"allocate {600 * MIB}") == "allocate 0"
         assert newer.ask("free 7") == "free 1"
         with Client(50051) as late:
-            assert late.ask("limit") == f"limit 0 {1024 * MIB}"
+            assert late.ask("limit") == f"limit {600 * MIB} {1024 * MIB}"
         third = serve()
-        assert holder.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert holder.ask("limit") == f"limit {600 * MIB} {1024 * MIB}"
         assert seen(third, "c").booked == 0
         assert holder.end() == waiting.end() == newer.end() == 0
 
