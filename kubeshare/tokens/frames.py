@@ -2,7 +2,8 @@
 
 A request has 80 bytes, a response 40, both padded with zeros, little endian and unaligned. There is
 no handshake and no version. Source: Gemini tag v1.0 ``src/comm.cpp``; branch v1.1-kubeshare has the
-same layout. The answers are those of its pod manager.
+same layout, but other numbers in a QUOTA: see :func:`times`. The answers are those of its pod
+manager.
 
     request    u64 L, L bytes of name, 0, i32 id, i32 type; then by type
                QUOTA f64 overuse ms, f64 burst ms;  MEM_UPDATE u64 bytes, i32 1 allocate, 0 free
@@ -22,9 +23,6 @@ RESPONSE_BYTES: Final = 40
 
 MAX_NAME_BYTES: Final = 63
 """Maximum length of a name: after a longer one, id and type are not within the message."""
-
-NO_BURST_MS: Final = 1e-9
-"""Bursts below this, in milliseconds, are none."""
 
 _LENGTH: Final = struct.Struct("<Q")
 _HEAD: Final = struct.Struct("<ii")
@@ -50,7 +48,7 @@ class MalformedMessage(Explained):
     TYPE = "type", "the type of the message is unknown"
     CUT = "cut", "the name is so long that the payload is cut off"
     NUMBER = "number", "a time is not a number from 0 to the window"
-    SWAPPED = "swapped", "the burst is in the place of the overuse, as Gemini 1.1 sends it"
+    SWAPPED = "swapped", "burst and idle time are in the places of overuse and burst (Gemini 1.1)"
     FLAG = "flag", "a memory message neither allocates nor frees"
 
 
@@ -113,28 +111,53 @@ def decode(message: bytes) -> Request:
     return UpdateRequest(name, id_, size, flag == 1)
 
 
-def times(
-    request: QuotaRequest, window: int, *, several_connections: bool
-) -> tuple[int, int, MalformedMessage | None]:
-    """Overuse and burst in microseconds, and what was wrong with them.
+def opens_a_connection_for_each_message(first_id: int) -> bool:
+    """Whether a hook opens one; ``first_id`` is the id of the first message of its connection.
 
-    A time that is no number from 0 to ``window`` (microseconds) counts as 0. Gemini 1.1 passes an
-    array where a number belongs, so that its burst arrives as overuse. It opens a connection for
-    each message, by which it is known.
+    A process counts its messages of all types from 0 (Gemini ``src/comm.cpp:29``, ``:62``). Gemini
+    1.0 sends them all through one connection (v1.0 ``src/hook.cpp:245``), which so begins with 0.
+    Gemini 1.1 and later open a connection for each (v1.1-kubeshare ``:366``, master ``:312``), so
+    that only the first one of a process begins with 0; with threads it may carry several messages.
     """
-    overuse, burst = request.overuse_ms, request.burst_ms
-    is_overuse, is_burst = _is_time(overuse, window), _is_time(burst, window)
-    if several_connections and is_overuse and overuse > 0 and burst < NO_BURST_MS:
-        return 0, round(overuse * 1000), MalformedMessage.SWAPPED
-    return (
-        round(overuse * 1000) if is_overuse else 0,
-        round(burst * 1000) if is_burst else 0,
-        None if is_overuse and is_burst else MalformedMessage.NUMBER,
-    )
+    return first_id > 0
 
 
-def _is_time(milliseconds: float, window: int) -> bool:
-    return 0 <= milliseconds * 1000 <= window  # not a number is not
+class QuotaTimes(msgspec.Struct, frozen=True, gc=False):
+    """What a process claims when it asks for the token; times in microseconds.
+
+    Attributes:
+        overuse: time for which its kernels ran after its last quota; None if it is not sent.
+        burst: its longest burst of kernels within 3 s; 0 if it had none.
+        idle: its longest pause between two bursts within 3 s; 0 if it is not sent.
+    """
+
+    overuse: int | None
+    burst: int
+    idle: int = 0
+
+
+def times(
+    request: QuotaRequest, window: int, *, is_swapped: bool
+) -> tuple[QuotaTimes, MalformedMessage | None]:
+    """What a process claims, and what was wrong with it.
+
+    A time that is no number from 0 to ``window`` (microseconds) counts as 0. With ``is_swapped``
+    the two numbers are burst and idle time: Gemini 1.1 and later pass an array where the overuse
+    belongs (v1.1-kubeshare ``src/hook.cpp:501``, master ``:448``), so that each number is from a
+    register of the call before, ``estimate_full_burst(burst, window)`` (``:595``). No message has
+    the overuse. The first message of a process has id 0 and follows no token: it has no overuse.
+    """
+    first, second = _time(request.overuse_ms, window), _time(request.burst_ms, window)
+    if is_swapped:
+        return QuotaTimes(None, first or 0, second or 0), MalformedMessage.SWAPPED
+    overuse = 0 if request.id == 0 else first or 0
+    is_number = first is not None and second is not None
+    return QuotaTimes(overuse, second or 0), None if is_number else MalformedMessage.NUMBER
+
+
+def _time(milliseconds: float, window: int) -> int | None:
+    """The microseconds; None for what is no number from 0 to ``window``."""
+    return round(milliseconds * 1000) if 0 <= milliseconds * 1000 <= window else None
 
 
 def quota_response(id_: int, microseconds: int) -> bytes:

@@ -16,6 +16,7 @@ from kubeshare.tokens.frames import (
     QuotaRequest,
     Request,
     limit_response,
+    opens_a_connection_for_each_message,
     quota_response,
     times,
     update_response,
@@ -79,6 +80,7 @@ class _PodState(Generic[Key]):
         "connections",
         "counts",
         "entry",
+        "first_ids",
         "is_listed",
         "names",
         "opened",
@@ -90,6 +92,7 @@ class _PodState(Generic[Key]):
         self.token = PodToken[Key](entry.name)
         self.book = MemoryBook[Key]()
         self.connections: dict[Key, str] = {}  # with their addresses
+        self.first_ids: dict[Key, int] = {}  # of the first message of each
         self.is_listed = True
         self.opened = 0
         self.asked_at = 0
@@ -161,6 +164,7 @@ class GpuTokens(Generic[Key]):
                 pod.opened,
                 pod.asked_at,
                 pod.counts,
+                {numbers[key]: id_ for key, id_ in pod.first_ids.items()},
             )
             for pod in self._pods.values()
         )
@@ -182,6 +186,7 @@ class GpuTokens(Generic[Key]):
             pod = gpu._pods[each.entry.name] = _PodState(each.entry)
             pod.is_listed = each.is_listed
             pod.connections = {keys[number]: it for number, it in each.connections.items()}
+            pod.first_ids = {keys[number]: id_ for number, id_ in each.first_ids.items()}
             gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
             pod.book.restore(each.booked, keys)
@@ -213,6 +218,7 @@ class GpuTokens(Generic[Key]):
         """A connection has closed: what it has booked is released."""
         pod = self._pod_of.pop(key)
         del pod.connections[key]
+        pod.first_ids.pop(key, None)
         self._held.pop(key, None)
         pod.book.close(key)
         withdraw = pod.token.close(key)
@@ -230,6 +236,7 @@ class GpuTokens(Generic[Key]):
     def request(self, key: Key, request: Request, now: int) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
         pod = self._pod_of[key]
+        pod.first_ids.setdefault(key, request.id)
         may_speak = pod.may_speak(key)
         if request.name not in pod.names:
             pod.counts.other_names += 1
@@ -299,19 +306,18 @@ class GpuTokens(Generic[Key]):
     ) -> list[Answer[Key]]:
         if pod.entry.share is None:  # lenient only
             return [(key, quota_response(request.id, self._rules.window.least), True)]
-        overuse, burst, kind = times(
-            request, self._rules.window.length, several_connections=pod.opened > 1
-        )
+        is_swapped = opens_a_connection_for_each_message(pod.first_ids.get(key, 0))
+        claimed, kind = times(request, self._rules.window.length, is_swapped=is_swapped)
         if kind is not None:
             pod.counts.count_malformed(kind)
-        answer = pod.token.ask(key, request.id, overuse, burst, now)
+        answer = pod.token.ask(key, request.id, claimed, now)
         if isinstance(answer, int):
             return [(key, quota_response(request.id, answer), False)]
         if answer is None:
             return []
         pod.asked_at = now
-        pod.counts.overused += overuse
-        pod.counts.used += pod.token.returned(now, overuse)
+        pod.counts.overused += answer.overuse
+        pod.counts.used += pod.token.returned(now, answer.overuse)
         return self._step(answer, now)
 
     def _step(self, event: Event, now: int) -> list[Answer[Key]]:

@@ -96,7 +96,8 @@ TENANTS: Final = FamilyTable(
         Family(
             "vgpu_token_overrun_seconds_total",
             COUNTER,
-            "Time beyond its quotas for which the pod used the GPU, as its processes report it.",
+            "Time beyond its quotas for which the pod used the GPU, as its processes report it."
+            " Gemini 1.1 reports bursts and pauses, which leave a least time.",
             lambda view: view.counts.overused * _MICRO,
             unit="seconds",
         ),

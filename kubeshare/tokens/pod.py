@@ -14,6 +14,7 @@ and what they have booked is released.
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from kubeshare.tokens.frames import QuotaTimes
 from kubeshare.tokens.scheduler import Ask, TokenGrant, Withdraw
 from kubeshare.tokens.takeover_record import PodTokenRecord
 
@@ -92,16 +93,27 @@ class PodToken(Generic[Key]):
         """Whether a process waits for the next token."""
         return bool(self._waiting)
 
-    def ask(
-        self, connection: Key, id_: int, overuse: int, burst: int, now: int
-    ) -> int | Ask | None:
+    def ask(self, connection: Key, id_: int, times: QuotaTimes, now: int) -> int | Ask | None:
         """A quota to answer at once, or what the scheduler has to know; None to wait as well."""
         left = self._end - now
-        if not self._waiting and left > 0 and burst <= left:
+        if not self._waiting and left > 0 and times.burst <= left:
             return left
         is_first = not self._waiting
         self._waiting[connection] = id_
-        return Ask(self._tenant, overuse, burst) if is_first else None
+        return Ask(self._tenant, self._overuse(times, now), times.burst) if is_first else None
+
+    def _overuse(self, times: QuotaTimes, now: int) -> int:
+        """For how long kernels ran after the end of the last quota.
+
+        A hook that does not send it sends its longest pause and its longest burst. Its kernels ran
+        for all of ``now - end`` but at most one pause, and not longer than one burst:
+        ``max(0, now - end - idle) <= overuse`` and ``overuse <= burst``. The lower bound counts.
+        """
+        if times.overuse is not None:
+            return times.overuse
+        if self._begin is None:
+            return 0
+        return max(0, min(times.burst, now - self._end - times.idle))
 
     def grant(self, grant: TokenGrant) -> Mapping[Key, int]:
         """The connections that get the quota as answer, with the numbers of their messages."""
@@ -112,7 +124,8 @@ class PodToken(Generic[Key]):
     def returned(self, now: int, overuse: int) -> int:
         """The pod has returned its token; for how long it had it, 0 if it had none."""
         begin, self._begin = self._begin, None
-        return 0 if begin is None else min(now, self._end + overuse) - begin
+        end, self._end = self._end, min(self._end, now)
+        return 0 if begin is None else min(now, end + overuse) - begin
 
     def close(self, connection: Key) -> Withdraw | None:
         """A connection has closed; returns what the scheduler has to know."""

@@ -70,6 +70,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         opened: how many connections it has ever opened.
         asked_at: when it asked for the token that it waits for.
         counts: what is counted.
+        first_ids: the first id of each connection that has sent a message.
     """
 
     entry: TenantEntry
@@ -80,6 +81,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     opened: int
     asked_at: int
     counts: TenantCounts
+    first_ids: Mapping[int, int] = {}
 
 
 class FilesRecord(msgspec.Struct, frozen=True):

@@ -34,9 +34,11 @@ def one_input(content):
         return
     assert message[8:].startswith(request.name)
     if isinstance(request, frames.QuotaRequest):
-        for several in (False, True):
-            *times, _ = frames.times(request, WINDOW, several_connections=several)
-            assert all(0 <= each <= WINDOW for each in times)
+        for is_swapped in (False, True):
+            times, _ = frames.times(request, WINDOW, is_swapped=is_swapped)
+            assert all(
+                0 <= each <= WINDOW for each in (times.overuse or 0, times.burst, times.idle)
+            )
 
 
 def main():

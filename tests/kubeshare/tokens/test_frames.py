@@ -12,6 +12,7 @@ from kubeshare.tokens.frames import (
     LimitRequest,
     MalformedMessage,
     QuotaRequest,
+    QuotaTimes,
     UpdateRequest,
     decode,
     limit_response,
@@ -82,33 +83,53 @@ def test_a_message_without_an_answer(message, kind):
 def test_a_long_name_cuts_off_the_burst_and_then_the_overuse(length):
     whole = struct.pack(f"<Q{length}sxiidd", length, b"n" * length, 4, 0, 3.0, 40.0)
     request = decode(whole[:80].ljust(80, b"\0"))
-    overuse, burst, kind = times(request, WINDOW, several_connections=False)
-    assert (overuse, burst) == (3000 if length <= 55 else 0, 40_000 if length <= 47 else 0)
+    claimed, kind = times(request, WINDOW, is_swapped=False)
+    overuse, burst = 3000 if length <= 55 else 0, 40_000 if length <= 47 else 0
+    assert claimed == QuotaTimes(overuse, burst)
     assert kind is (None if length <= 47 else MalformedMessage.NUMBER)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 10_001.0, 1e300])
 def test_a_time_that_is_none_counts_as_nothing(value):
     request = QuotaRequest(b"", 1, value, value)
-    assert times(request, WINDOW, several_connections=True) == (0, 0, MalformedMessage.NUMBER)
+    assert times(request, WINDOW, is_swapped=False) == (QuotaTimes(0, 0), MalformedMessage.NUMBER)
+    assert times(request, WINDOW, is_swapped=True)[0] == QuotaTimes(None, 0, 0)
     request = QuotaRequest(b"", 1, value, 40.0)
-    assert times(request, WINDOW, several_connections=True) == (0, 40_000, MalformedMessage.NUMBER)
+    assert times(request, WINDOW, is_swapped=False) == (
+        QuotaTimes(0, 40_000),
+        MalformedMessage.NUMBER,
+    )
 
 
-def test_the_burst_of_gemini_1_1_is_in_the_place_of_the_overuse():
-    request = QuotaRequest(b"", 1, 42.0, 1.3e-321)
-    assert times(request, WINDOW, several_connections=True) == (0, 42_000, MalformedMessage.SWAPPED)
-    assert times(request, WINDOW, several_connections=False) == (42_000, 0, None)
+@pytest.mark.parametrize(
+    ("first", "second", "burst", "idle"),
+    [
+        (0.0, 2.0315078336873835e174, 0, 0),
+        (371.548, 0.019, 371_548, 19),
+        (682.116, 0.033, 682_116, 33),
+        (407.293, 98.049, 407_293, 98_049),
+    ],
+)
+def test_gemini_1_1_sends_its_burst_and_its_idle_time(first, second, burst, idle):
+    """The numbers are those of the real hook, v1.1-kubeshare with DEBUG=1."""
+    claimed = times(QuotaRequest(b"", 8, first, second), WINDOW, is_swapped=True)
+    assert claimed == (QuotaTimes(None, burst, idle), MalformedMessage.SWAPPED)
+
+
+def test_the_first_message_of_a_process_has_no_overuse():
+    """Its connection may be one of either version; the number may be what a register had."""
+    claimed, _ = times(QuotaRequest(b"", 0, 98.0, 0.0), WINDOW, is_swapped=False)
+    assert claimed == QuotaTimes(0, 0)
 
 
 @given(st.binary(min_size=80, max_size=80), st.booleans())
-def test_any_bytes_are_a_request_or_an_error(message, several):
+def test_any_bytes_are_a_request_or_an_error(message, is_swapped):
     try:
         request = decode(message)
     except FrameError:
         return
     assert len(request.name) <= 63
     if isinstance(request, QuotaRequest):
-        overuse, burst, _ = times(request, WINDOW, several_connections=several)
-        assert 0 <= overuse <= WINDOW
-        assert 0 <= burst <= WINDOW
+        claimed, _ = times(request, WINDOW, is_swapped=is_swapped)
+        for time in (claimed.overuse or 0, claimed.burst, claimed.idle):
+            assert 0 <= time <= WINDOW

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from kubeshare.tenant_identity import TenantEntry
-from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest
+from kubeshare.tokens.frames import LimitRequest, MalformedMessage, QuotaRequest, UpdateRequest
 from kubeshare.tokens.gpu_tokens import HOLD, NEVER, GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from tests.kubeshare.tokens.gemini_process import UUID, pod
@@ -56,9 +56,9 @@ def test_a_token_has_no_such_time():
 
 def test_used_time_is_that_from_a_grant_to_its_return_with_the_overrun():
     gpu = tokens(A, B)
-    ask = QuotaRequest(b"", 1, 0.0, 9000.0)
-    assert gpu.request("a", ask, 0)
-    assert gpu.request("b", ask, 1 * MS) == []
+    first, ask = (QuotaRequest(b"", number, 0.0, 9000.0) for number in range(2))
+    assert gpu.request("a", first, 0)
+    assert gpu.request("b", first, 1 * MS) == []
     assert gpu.request("a", ask, 40 * MS)  # returned before its end; b has it now
     assert counts(gpu, "a").used == 40 * MS
     assert counts(gpu, "b").waits.total == 39 * MS
@@ -68,3 +68,40 @@ def test_used_time_is_that_from_a_grant_to_its_return_with_the_overrun():
     assert (used.used, used.overused, used.granted) == (1025 * MS, 25 * MS, 1000 * MS)
     assert gpu.disconnect("b", 2001 * MS) == []
     assert counts(gpu, "b").used == 1025 * MS  # it waited
+
+
+def test_the_overuse_of_gemini_1_1_is_what_its_burst_and_its_idle_time_leave():
+    """It opens a connection for each message, and sends burst and idle time.
+
+    Of the 400 ms after its first token it was idle for 98 ms at most, and a burst took 40 ms.
+    """
+    gpu = tokens(A)
+    message = {id_: QuotaRequest(b"", id_, 40.0, 98.0) for id_ in range(3)}
+    for key in ("c1", "c2"):
+        gpu.connect(A, key, "10.0.0.1")
+    assert gpu.request("c1", message[1], 0) == [("c1", struct.pack("<id28x", 1, 170.0), True)]
+    assert gpu.request("c2", message[2], 570 * MS)
+    assert (counts(gpu).overused, counts(gpu).used) == (40 * MS, 210 * MS)
+    assert counts(gpu).malformed == {MalformedMessage.SWAPPED: 2}
+
+
+def test_a_bursty_process_of_gemini_1_1_has_no_overuse():
+    """It asked for its next token after a pause: the recorded numbers of the real hook."""
+    gpu = tokens(A)
+    for id_ in (1, 2):
+        gpu.connect(A, id_, "10.0.0.1")
+    assert gpu.request(1, QuotaRequest(b"", 1, 2.1, 98.049), 0)
+    assert gpu.request(2, QuotaRequest(b"", 2, 2.1, 98.049), 240 * MS)
+    assert counts(gpu).overused == 0
+
+
+def test_a_pod_that_has_returned_its_token_has_nothing_left_of_it():
+    """Its process that returned it ends while it waits; another one asks within the old quota."""
+    gpu = tokens(A, B)
+    gpu.connect(A, "a2", "10.0.0.1")
+    assert gpu.request("a", QuotaRequest(b"", 0, 0.0, 0.0), 0)
+    assert gpu.request("b", QuotaRequest(b"", 0, 0.0, 0.0), 10 * MS) == []
+    granted = gpu.request("a", QuotaRequest(b"", 1, 0.0, 9000.0), 40 * MS)
+    assert [key for key, _, _ in granted] == ["b"]
+    assert gpu.disconnect("a", 50 * MS) == []
+    assert gpu.request("a2", QuotaRequest(b"", 0, 0.0, 10.0), 60 * MS) == []
