@@ -78,17 +78,19 @@ class Connection:
         received: what has come of messages that were not handled yet.
         unsent: what was not sent of answers.
         is_valid: whether it has sent a valid message.
+        last: the last message.
         waits: whether it waits for an answer.
         is_blocked: whether it takes no answer at the moment.
     """
 
-    __slots__ = ("entry", "is_blocked", "is_valid", "received", "socket", "unsent", "waits")
+    __slots__ = ("entry", "is_blocked", "is_valid", "last", "received", "socket", "unsent", "waits")
 
     def __init__(self, entry: TenantEntry, connected: socket.socket) -> None:
         self.entry = entry
         self.socket = connected
         self.received = b""
         self.unsent = b""
+        self.last = b""
         self.is_valid = False
         self.waits = False
         self.is_blocked = False
@@ -107,6 +109,7 @@ class Connection:
             self.unsent,
             self.is_valid,
             self.waits,
+            self.last,
         )
 
     @classmethod
@@ -117,6 +120,7 @@ class Connection:
         connection = cls(entry, connected)
         connection.received, connection.unsent = record.received, record.unsent
         connection.is_valid, connection.waits = record.is_valid, record.waits
+        connection.last = record.last
         connection.is_blocked = bool(record.unsent)
         return connection
 

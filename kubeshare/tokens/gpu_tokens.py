@@ -5,6 +5,7 @@ connections, and events are counted.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Generic, Self, TypeVar
 
 import msgspec
@@ -47,12 +48,19 @@ HOLD: Final = 8_000_000
 Gemini's hook sends it again after 10 s, and is then out of step."""
 
 
-MAX_CONNECTIONS: Final = 8192
-"""Maximum number of connections of a tenant. Gemini 1.1 opens one for each message and closes
-none before its process ends."""
+MAX_CONNECTIONS: Final = 512
+"""Maximum number of connections of a tenant: one for each process, and those that Gemini 1.1 opens
+for each message and does not close."""
 
 MAX_OTHER_CONNECTIONS: Final = 64
 """Maximum number of connections through a tenant's port from other addresses."""
+
+KEPT_CONNECTIONS: Final = 16
+"""Number of a tenant's newest connections that are not closed for newer ones. A thread of Gemini
+1.1 asks through the newest one of its process, also if another thread has opened it."""
+
+UNKNOWN_ID: Final = -1
+"""The first id of a connection that has sent it to an older daemon, which kept none."""
 
 
 class TokenTenantView(msgspec.Struct, frozen=True):
@@ -67,6 +75,8 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     window_share: float
     booked: int
     connections: int
+    opened: int
+    unattributed: int
     quota: int | None
     counts: TenantCounts
 
@@ -77,6 +87,7 @@ class _PodState(Generic[Key]):
     __slots__ = (
         "asked_at",
         "book",
+        "closes_none",
         "connections",
         "counts",
         "entry",
@@ -93,6 +104,7 @@ class _PodState(Generic[Key]):
         self.book = MemoryBook[Key]()
         self.connections: dict[Key, str] = {}  # with their addresses
         self.first_ids: dict[Key, int] = {}  # of the first message of each
+        self.closes_none = False  # a hook of it opens a connection for each message
         self.is_listed = True
         self.opened = 0
         self.asked_at = 0
@@ -117,6 +129,7 @@ class GpuTokens(Generic[Key]):
     """The pods of one GPU; ``Key`` identifies a connection. For one thread.
 
     Times are microseconds. ``wake_at`` is when :meth:`tick` has to be called; NEVER is never.
+    ``max_connections`` is the maximum number of connections of each tenant.
     """
 
     def __init__(self, rules: TokenRules, now: int) -> None:
@@ -127,6 +140,7 @@ class GpuTokens(Generic[Key]):
         self._token_at: int | None = None
         self._held: dict[Key, tuple[int, _PodState[Key], Request]] = {}
         self.wake_at = NEVER
+        self.max_connections = MAX_CONNECTIONS
 
     def configure(self, entries: Iterable[TenantEntry], now: int) -> list[Answer[Key]]:
         """Take the tenants of the files; a pod that is gone from them stays until it has closed."""
@@ -165,6 +179,7 @@ class GpuTokens(Generic[Key]):
                 pod.asked_at,
                 pod.counts,
                 {numbers[key]: id_ for key, id_ in pod.first_ids.items()},
+                pod.book.unattributed,
             )
             for pod in self._pods.values()
         )
@@ -187,9 +202,12 @@ class GpuTokens(Generic[Key]):
             pod.is_listed = each.is_listed
             pod.connections = {keys[number]: it for number, it in each.connections.items()}
             pod.first_ids = {keys[number]: id_ for number, id_ in each.first_ids.items()}
+            pod.closes_none = any(map(opens_a_connection_for_each_message, pod.first_ids.values()))
+            if not pod.first_ids:
+                pod.first_ids = dict.fromkeys(pod.connections, UNKNOWN_ID)
             gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
-            pod.book.restore(each.booked, keys)
+            pod.book.restore(each.booked, each.unattributed, keys)
             pod.opened, pod.asked_at, pod.counts = each.opened, each.asked_at, each.counts
         for number, held in record.held.items():
             gpu._held[keys[number]] = held.since, gpu._pods[held.pod], held.request
@@ -201,18 +219,56 @@ class GpuTokens(Generic[Key]):
         """Whether it has no pods."""
         return not self._pods
 
-    def connect(self, entry: TenantEntry, key: Key, address: str) -> int:
-        """A connection has come through a tenant's port; returns by how many it has too many.
+    def connect(self, entry: TenantEntry, key: Key, address: str) -> Key | None:
+        """A connection has come through a tenant's port; returns the one that has to be closed.
 
-        Others than the tenant have their own maximum: they cannot use up the tenant's.
+        That is the new one, or an older one that no process uses any more; None if there are not
+        too many. Others than the tenant have their own maximum: they cannot use up the tenant's.
         """
         pod = self._pod_of[key] = self._pods[entry.name]
         pod.connections[key] = address
         if pod.may_speak(key):
             pod.opened += 1
-            return len(pod.connections) - MAX_CONNECTIONS
+            is_over = len(pod.connections) > self.max_connections
+            return self._surplus(pod, key) if is_over else None
         others = sum(not pod.may_speak(each) for each in pod.connections)
-        return others - MAX_OTHER_CONNECTIONS
+        return key if others > min(MAX_OTHER_CONNECTIONS, self.max_connections // 2) else None
+
+    def _surplus(self, pod: _PodState[Key], new: Key) -> Key:
+        """The connection that makes room for a new one: the oldest of the first kind that is there.
+
+        1. Gemini 1.1 opened it for a message, which is answered, and it has booked nothing.
+        2. Nothing has come through it, in a pod with Gemini 1.1: another thread has opened a newer
+           one before the message was sent.
+        3. Like 1., but with a booking, which stays until the pod has no connection.
+        4. The new one.
+        """
+        silent = booked = None
+        kept = min(KEPT_CONNECTIONS, self.max_connections // 2 + 1)
+        for key in islice(pod.connections, len(pod.connections) - kept):
+            if key not in pod.first_ids:
+                silent = key if silent is None and pod.closes_none else silent
+            elif not self._is_done(pod, key):
+                continue
+            elif key not in pod.book:
+                pod.counts.replaced += 1
+                return key
+            elif booked is None:
+                booked = key
+        if silent is None and booked is not None:
+            pod.book.detach(booked)
+            silent = booked
+        if silent is None:
+            return new
+        pod.counts.replaced += 1
+        return silent
+
+    def _is_done(self, pod: _PodState[Key], key: Key) -> bool:
+        """Whether Gemini 1.1 has opened a connection for a message, which is answered."""
+        first_id = pod.first_ids[key]
+        is_newer = opens_a_connection_for_each_message(first_id)
+        is_newer |= first_id == UNKNOWN_ID and pod.closes_none
+        return is_newer and key not in pod.token and key not in self._held
 
     def disconnect(self, key: Key, now: int) -> list[Answer[Key]]:
         """A connection has closed: what it has booked is released."""
@@ -223,6 +279,7 @@ class GpuTokens(Generic[Key]):
         pod.book.close(key)
         withdraw = pod.token.close(key)
         if not pod.connections:
+            pod.book.clear()
             name = pod.entry.name
             pod.counts.used += pod.token.returned(now, 0)
             self._forget_if_gone(name)
@@ -233,10 +290,16 @@ class GpuTokens(Generic[Key]):
         """Count a message that is wrong."""
         self._pod_of[key].counts.count_malformed(kind)
 
+    def repeated(self, key: Key) -> None:
+        """Count a message that has come before: its process has waited for 10 s."""
+        self._pod_of[key].counts.repeated += 1
+
     def request(self, key: Key, request: Request, now: int) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
         pod = self._pod_of[key]
-        pod.first_ids.setdefault(key, request.id)
+        if key not in pod.first_ids:
+            pod.first_ids[key] = request.id
+            pod.closes_none |= opens_a_connection_for_each_message(request.id)
         may_speak = pod.may_speak(key)
         if request.name not in pod.names:
             pod.counts.other_names += 1
@@ -295,6 +358,8 @@ class GpuTokens(Generic[Key]):
                 min(time / window, 1.0) if window else 0.0,
                 pod.book.booked,
                 len(pod.connections),
+                pod.opened,
+                pod.book.unattributed,
                 known.previous if known is not None else None,
                 pod.counts.copy(),
             )

@@ -115,6 +115,14 @@ TENANTS: Final = FamilyTable(
             unit="bytes",
         ),
         Family(
+            "vgpu_token_memory_unattributed_bytes",
+            GAUGE,
+            "Part of the booked memory whose connection was closed for want of room; it is released"
+            " when the pod has no connection.",
+            lambda view: view.unattributed,
+            unit="bytes",
+        ),
+        Family(
             "vgpu_token_memory_limit_bytes",
             GAUGE,
             "Memory that the pod gets at most (gpu_mem).",
@@ -132,6 +140,27 @@ TENANTS: Final = FamilyTable(
             GAUGE,
             "Open connections of the pod.",
             lambda view: view.connections,
+        ),
+        Family(
+            "vgpu_token_opened_connections_total",
+            COUNTER,
+            "Connections that the pod has opened: one for each process of Gemini 1.0, one for each"
+            " message of 1.1.",
+            lambda view: view.opened,
+        ),
+        Family(
+            "vgpu_token_replaced_connections_total",
+            COUNTER,
+            "Connections of Gemini 1.1 that were closed for newer ones of the pod. No process used"
+            " them any more.",
+            lambda view: view.counts.replaced,
+        ),
+        Family(
+            "vgpu_token_repeated_messages_total",
+            COUNTER,
+            "Messages that came again, which Gemini's hook sends when an answer takes 10 s. Each"
+            " message is answered once.",
+            lambda view: view.counts.repeated,
         ),
         Family(
             "vgpu_token_other_names_total",

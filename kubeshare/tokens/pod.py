@@ -25,53 +25,89 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class MemoryBook(Generic[Key]):
-    """Bytes by connection; their sum is never above the limit at the moment of a booking."""
+    """Bytes by connection; their sum is never above the limit at the moment of a booking.
+
+    Gemini 1.1 opens a connection for each message, so that another one frees than has booked, and
+    which ones are of one process does not show. What a connection frees beyond its own bytes counts
+    there with a minus: all connections of a process close at its end, and what is left then is what
+    the other processes have, whoever has booked as many bytes as another one. Bookings of a size
+    that are all freed are forgotten.
+
+    Attributes:
+        unattributed: bytes whose connection was closed before its process ended.
+    """
 
     def __init__(self) -> None:
         self._shares: dict[Key, int] = {}
-        self.booked = 0
+        self._sum = 0
+        self.unattributed = 0
+
+    def __contains__(self, connection: Key) -> bool:
+        """Whether a connection has bytes, or has freed those of another one."""
+        return connection in self._shares
+
+    @property
+    def booked(self) -> int:
+        """The bytes of all together."""
+        return max(0, self._sum + self.unattributed)
 
     def book(self, connection: Key, size: int, limit: int) -> bool:
         """Whether ``size`` bytes more are within ``limit``; they are booked if so."""
         if self.booked + size > limit:
             return False
-        if size:
-            self._shares[connection] = self._shares.get(connection, 0) + size
-            self.booked += size
+        self._add(connection, size)
         return True
 
     def free(self, connection: Key, size: int) -> None:
-        """Release ``size`` bytes: those of the connection first, then those of the oldest ones.
-
-        Gemini 1.1 opens a connection for each message, so that another one frees than has booked.
-        What nobody has booked is not released.
-        """
-        for key in (connection, *self._shares):
-            taken = min(size, self._shares.get(key, 0))
-            if taken:
-                self._take(key, taken)
-                size -= taken
-            if not size:
-                return
+        """Release ``size`` bytes; what nobody has booked is not released."""
+        size = min(size, self.booked)
+        own = min(size, max(0, self._shares.get(connection, 0)))
+        self._add(connection, -own)
+        rest = size - own
+        if rest <= self.unattributed and rest not in self._shares.values():
+            self.unattributed -= rest
+        elif rest:
+            self._add(connection, -rest)
+            self._settle(rest)
 
     def close(self, connection: Key) -> None:
         """Release all that a connection has booked."""
-        self.booked -= self._shares.pop(connection, 0)
+        self._sum -= self._shares.pop(connection, 0)
+
+    def detach(self, connection: Key) -> None:
+        """Keep what a connection has booked, which is closed before its process ends."""
+        share = self._shares.pop(connection, 0)
+        self._sum -= share
+        self.unattributed += share
+
+    def clear(self) -> None:
+        """No process is left."""
+        self._shares.clear()
+        self._sum = self.unattributed = 0
 
     def record(self, numbers: Mapping[Key, int]) -> dict[int, int]:
         """The bytes by number of the connection, the oldest first."""
         return {numbers[key]: size for key, size in self._shares.items()}
 
-    def restore(self, record: Mapping[int, int], keys: Sequence[Key]) -> None:
+    def restore(self, record: Mapping[int, int], unattributed: int, keys: Sequence[Key]) -> None:
         """Take over what another daemon has booked."""
         self._shares = {keys[number]: size for number, size in record.items()}
-        self.booked = sum(self._shares.values())
+        self._sum = sum(self._shares.values())
+        self.unattributed = unattributed
 
-    def _take(self, key: Key, size: int) -> None:
-        self._shares[key] -= size
-        self.booked -= size
-        if not self._shares[key]:
-            del self._shares[key]
+    def _add(self, key: Key, size: int) -> None:
+        share = self._shares.pop(key, 0) + size
+        self._sum += size
+        if share:
+            self._shares[key] = share
+
+    def _settle(self, size: int) -> None:
+        """Forget the bookings of a size if as many were freed."""
+        booked = [key for key, share in self._shares.items() if share == size]
+        freed = [key for key, share in self._shares.items() if share == -size]
+        if len(booked) == len(freed):
+            for key in (*booked, *freed):
+                del self._shares[key]
 
 
 # ---------------------------------------------------------------- the token
@@ -87,6 +123,10 @@ class PodToken(Generic[Key]):
         self._begin: int | None = None
         self._end = 0
         self._waiting: dict[Key, int] = {}  # with the numbers of their messages
+
+    def __contains__(self, connection: Key) -> bool:
+        """Whether a connection waits for the next token."""
+        return connection in self._waiting
 
     @property
     def is_waiting(self) -> bool:

@@ -50,8 +50,8 @@ ROUND: Final = 1_000_000
 """Interval between two checks of folders and ports that were not usable, in microseconds."""
 
 MAX_QUEUED: Final = 8
-"""Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, and
-repeats it up to five times."""
+"""Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, up to
+five times. It takes the first answer, and what comes later for that of its next message."""
 
 _EXHAUSTED: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC}
@@ -404,9 +404,10 @@ class TokenServer:
             return
         gpu = self._gpus[listener.entry.uuid]
         self._connections.add(connection)
-        if gpu.connect(listener.entry, connection, plain_address(peer[0])) > 0:
-            self._refused += 1
-            self._close(connection)
+        surplus = gpu.connect(listener.entry, connection, plain_address(peer[0]))
+        if surplus is not None:
+            self._refused += surplus is connection
+            self._close(surplus)
 
     def _listen(self, listener: Listener) -> None:
         """Wait for its connections; without room in the epoll, from the next round on."""
@@ -442,6 +443,9 @@ class TokenServer:
         while len(connection.received) >= REQUEST_BYTES and not connection.waits:
             message = connection.received[:REQUEST_BYTES]
             connection.received = connection.received[REQUEST_BYTES:]
+            if message == connection.last:
+                gpu.repeated(connection)
+                continue
             try:
                 request = decode(message)
             except FrameError as error:
@@ -451,6 +455,7 @@ class TokenServer:
                     return
                 continue
             connection.is_valid = connection.waits = True
+            connection.last = message
             self._answer(gpu.request(connection, request, now_us()))
             if connection not in self._connections:  # closed, since it takes no answers
                 return

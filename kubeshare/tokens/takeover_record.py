@@ -33,6 +33,8 @@ class TenantCounts(msgspec.Struct):
     unknown: int = 0
     malformed: dict[MalformedMessage, int] = {}
     waits: Tally = msgspec.field(default_factory=no_waits)
+    replaced: int = 0
+    repeated: int = 0
 
     def count_malformed(self, kind: MalformedMessage) -> None:
         """Count a message that is wrong."""
@@ -71,6 +73,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         asked_at: when it asked for the token that it waits for.
         counts: what is counted.
         first_ids: the first id of each connection that has sent a message.
+        unattributed: bytes whose connection was closed before its process ended.
     """
 
     entry: TenantEntry
@@ -82,6 +85,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     asked_at: int
     counts: TenantCounts
     first_ids: Mapping[int, int] = {}
+    unattributed: int = 0
 
 
 class FilesRecord(msgspec.Struct, frozen=True):
@@ -118,6 +122,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True):
         unsent: what was not sent of answers.
         is_valid: whether it has sent a valid message.
         waits: whether it waits for an answer.
+        last: the last message; empty if it was handled by an older daemon.
     """
 
     uuid: str
@@ -126,6 +131,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True):
     unsent: bytes
     is_valid: bool
     waits: bool
+    last: bytes = b""
 
 
 class ListenerRecord(msgspec.Struct, frozen=True):

@@ -68,7 +68,6 @@ VERSIONS = {
     "v1.1": Traits(False, True, True, True, 2),
     "head": Traits(False, False, True, False, 1),
 }
-CONNECTS_ONCE = [name for name, traits in VERSIONS.items() if traits.one_socket]
 CONNECTS_EACH_TIME = [name for name, traits in VERSIONS.items() if not traits.one_socket]
 
 

@@ -1,14 +1,16 @@
-"""The tenants of a GPU, on a virtual clock: messages that wait for the files, and counts."""
+"""The tenants of a GPU, on a virtual clock: messages for the files, connections, counts."""
 
 import struct
+from collections import Counter
+from itertools import count
 
 import pytest
 
 from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import LimitRequest, MalformedMessage, QuotaRequest, UpdateRequest
-from kubeshare.tokens.gpu_tokens import HOLD, NEVER, GpuTokens
+from kubeshare.tokens.gpu_tokens import HOLD, MAX_CONNECTIONS, NEVER, GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
-from tests.kubeshare.tokens.gemini_process import UUID, pod
+from tests.kubeshare.tokens.gemini_process import MIB, UUID, pod
 
 MS = 1000
 UNKNOWN = TenantEntry(UUID, "ns", "a", 50051, None)
@@ -105,3 +107,159 @@ def test_a_pod_that_has_returned_its_token_has_nothing_left_of_it():
     assert [key for key, _, _ in granted] == ["b"]
     assert gpu.disconnect("a", 50 * MS) == []
     assert gpu.request("a2", QuotaRequest(b"", 0, 0.0, 10.0), 60 * MS) == []
+
+
+# ---------------------------------------------------------------- connections
+
+
+class Pod:
+    """Processes of the pod A: one of Gemini 1.0 or of 1.1 for each name."""
+
+    def __init__(self, max_connections=MAX_CONNECTIONS):
+        self.gpu = GpuTokens(TokenRules(), 0)
+        self.gpu.configure([A], 0)
+        self.gpu.max_connections = max_connections
+        self.open, self.closed, self.number = {}, [], count()
+        self.ids, self.current = Counter(), {}
+
+    def view(self):
+        (view,) = self.gpu.views(0)
+        return view
+
+    def connect(self, process):
+        """Open a connection, and close the one that is too many."""
+        key = next(self.number)
+        self.open[key] = process
+        surplus = self.gpu.connect(A, key, "10.0.0.1")
+        if surplus is not None:
+            self.close(surplus)
+        self.current[process] = key
+        return key
+
+    def close(self, key):
+        self.closed.append((key, self.open.pop(key)))
+        self.gpu.disconnect(key, 0)
+
+    def ask(self, process, kind, *payload, connects=True):
+        """A message; whether it is answered at once, and for memory the verdict."""
+        if connects or process not in self.current:
+            self.connect(process)
+        key, id_ = self.current[process], self.ids[process]
+        if key not in self.open:
+            return False
+        self.ids[process] += 1
+        answers = self.gpu.request(key, kind(b"ns/a", id_, *payload), 0)
+        if kind is UpdateRequest:
+            ((_, response, _),) = answers
+            return bool(struct.unpack_from("<i", response, 4)[0])
+        return key in [each for each, *_ in answers]
+
+    def end(self, process):
+        for key in [key for key, each in self.open.items() if each == process]:
+            self.close(key)
+        del self.ids[process]
+
+
+def test_two_processes_of_gemini_1_1_send_any_number_of_messages():
+    """None is refused, and the end of each frees exactly what it has booked."""
+    pod = Pod()
+    limit = A.share.memory_bytes
+    assert pod.ask("one", UpdateRequest, 400 * MIB, True)
+    assert pod.ask("two", UpdateRequest, 500 * MIB, True)
+    for round_ in range(5_000):
+        for process in ("one", "two"):
+            assert pod.ask(process, LimitRequest)
+            assert pod.ask(process, QuotaRequest, 0.0, 0.0)
+        if round_ == 2_500:
+            pod.end("two")
+            assert pod.view().booked == 400 * MIB
+            assert pod.ask("two", UpdateRequest, 500 * MIB, True), "it starts again"
+    assert pod.view().opened > 20_000
+    assert pod.view().connections == MAX_CONNECTIONS
+    assert pod.view().counts.replaced > 19_000
+    assert (pod.view().booked, pod.view().unattributed) == (900 * MIB, 0)
+    assert not pod.ask("one", UpdateRequest, limit - 900 * MIB + 1, True)
+    pod.end("one")
+    assert pod.view().booked == 500 * MIB
+    pod.end("two")
+    assert pod.view().booked == 0
+
+
+def test_a_process_of_gemini_1_0_keeps_its_connection():
+    """Also beside those of 1.1, and in a pod that has as many processes as it may have."""
+    pod = Pod()
+    for process in range(MAX_CONNECTIONS):
+        assert pod.ask(process, LimitRequest, connects=False)
+        assert pod.ask(process, LimitRequest, connects=False)
+    assert pod.closed == []
+    pod.connect("another")
+    assert [process for _, process in pod.closed] == ["another"]
+    pod.end(0)
+    pod.ids["new"] = 1  # its first message has gone through another connection
+    assert pod.ask("new", LimitRequest)
+    for _ in range(100):
+        pod.connect("new")
+    assert {process for _, process in pod.closed} == {"another", 0, "new"}
+
+
+def test_connections_that_wait_are_not_closed():
+    gpu = GpuTokens(TokenRules(), 0)
+    gpu.configure([A, B], 0)
+    gpu.max_connections = 20
+    gpu.connect(B, "b", "10.0.0.1")
+    assert gpu.request("b", QuotaRequest(b"ns/b", 0, 0.0, 0.0), 0)
+    for number in range(100):
+        surplus = gpu.connect(A, number, "10.0.0.1")
+        kind = LimitRequest(b"ns/a", number)
+        if number == 1:
+            kind = QuotaRequest(b"ns/a", number, 0.0, 0.0)
+        gpu.request(number, kind, 0)
+        assert surplus not in {0, 1, number}
+        if surplus is not None:
+            gpu.disconnect(surplus, 0)
+    assert [key for key, *_ in gpu.tick(600 * MS)] == [1]
+
+
+def test_connections_through_which_nothing_came_are_closed_in_a_pod_with_gemini_1_1():
+    """Threads of a process open one each, and ask through the newest."""
+    pod = Pod()
+    for _ in range(MAX_CONNECTIONS):
+        pod.connect("one")
+        pod.ask("one", LimitRequest)
+        pod.ask("one", LimitRequest, connects=False)
+    assert pod.view().connections == MAX_CONNECTIONS
+    assert pod.current["one"] in pod.open
+    assert len(pod.closed) == MAX_CONNECTIONS
+
+
+def test_a_bound_that_is_full_of_bookings_keeps_their_sum_for_the_pod():
+    pod = Pod()
+    size, number = MIB, MAX_CONNECTIONS + 88
+    for _ in range(number):
+        assert pod.ask("one", UpdateRequest, size, True)
+    assert pod.view().connections == MAX_CONNECTIONS
+    assert pod.view().booked == number * size
+    assert pod.view().unattributed == 88 * size
+    assert pod.ask("two", LimitRequest)
+    pod.end("one")
+    assert pod.view().booked == pod.view().unattributed > 0
+    pod.end("two")
+    assert pod.view().booked == 0
+
+
+def test_connections_of_an_older_daemon_are_closed_in_a_pod_with_gemini_1_1_alone():
+    """It has not kept the ids of their first messages."""
+    for first_id, is_closed in ((0, False), (7, True)):
+        pod = Pod()
+        for process in range(MAX_CONNECTIONS - 1):
+            pod.connect(process)
+        keys = [*pod.open]
+        record = pod.gpu.record({key: number for number, key in enumerate(keys)})
+        pod.gpu = GpuTokens.restored(record, TokenRules(), keys)
+        for process in range(MAX_CONNECTIONS - 1):  # of 1.0: later messages of theirs
+            pod.ids[process] = 5
+            pod.ask(process, LimitRequest, connects=False)
+        pod.ids["new"] = first_id
+        assert pod.ask("new", LimitRequest)
+        assert pod.ask("new", LimitRequest) == is_closed
+        assert [process for _, process in pod.closed] == ([0] if is_closed else ["new"])

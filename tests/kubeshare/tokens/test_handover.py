@@ -91,19 +91,21 @@ def test_answers_that_a_peer_has_not_read_are_sent_by_the_next_daemon(serve, tmp
     """And more connections than one message carries."""
     write(tmp_path, [pod("a")])
     serve()
-    message = struct.pack("<Q5sii", 4, b"ns/a", 5, 1).ljust(80, b"\0")
     with contextlib.ExitStack() as stack:
         peers = [
             stack.enter_context(socket.create_connection((own_address(), 50051)))
             for _ in range(300)
         ]
+        first, next_one = (
+            struct.pack("<Q5sii", 4, b"ns/a", id_, 1).ljust(80, b"\0") for id_ in (5, 6)
+        )
         for peer in peers:
-            peer.sendall(message + message[:5])
+            peer.sendall(first + next_one[:5])
         second = serve()
         for peer in peers:
-            peer.sendall(message[5:])
+            peer.sendall(next_one[5:])
             answer = peer.recv(80, socket.MSG_WAITALL)
-            assert answer == struct.pack("<iQQ20x", 5, 0, 1024 * MIB) * 2
+            assert answer == b"".join(struct.pack("<iQQ20x", id_, 0, 1024 * MIB) for id_ in (5, 6))
         assert seen(second).connections == 300
 
 

@@ -1,9 +1,19 @@
 """The daemon and Gemini's hook: recorded streams of the real one, and a model of each version."""
 
+import struct
+from contextlib import ExitStack
+from threading import Thread
+
 import pytest
 
+from kubeshare.tokens.gpu_tokens import MAX_CONNECTIONS
 from tests.kubeshare.tokens.gemini_process import MIB, own_address, pod, write
-from tests.kubeshare.tokens.hook_model import OUT_OF_MEMORY, VERSIONS, HookProcess
+from tests.kubeshare.tokens.hook_model import (
+    CONNECTS_EACH_TIME,
+    OUT_OF_MEMORY,
+    VERSIONS,
+    HookProcess,
+)
 from tests.kubeshare.tokens.recorded_streams import QUOTA, Replay, lines, type_of
 from tests.kubeshare.tokens.recorded_streams import VERSIONS as RECORDED
 from tests.kubeshare.tokens.test_daemon import seen
@@ -59,3 +69,69 @@ def test_a_limit_that_is_lowered_below_what_is_used_leaves_nothing(serve, tmp_pa
         assert process.memory_info() == (0, 500 * MIB)
         assert process.allocate(1) == OUT_OF_MEMORY
         assert process.real == 600 * MIB
+
+
+@pytest.mark.parametrize("version", CONNECTS_EACH_TIME)
+def test_a_process_that_opens_a_connection_for_each_message_lives_on(serve, tmp_path, version):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with hook(version) as one, hook(version) as two:
+        assert one.allocate(400 * MIB) == two.allocate(500 * MIB) == 0
+        for _ in range(MAX_CONNECTIONS):
+            assert one.memory_info() == two.memory_info() == (124 * MIB, 1024 * MIB)
+        two.end()
+        wait_until(lambda: seen(server).booked == 400 * MIB, "the end of one is seen")
+        with hook(version) as again:
+            assert again.allocate(500 * MIB) == 0
+            assert again.memory_info() == (124 * MIB, 1024 * MIB)
+        assert seen(server).connections <= MAX_CONNECTIONS
+        assert seen(server).counts.replaced > MAX_CONNECTIONS
+        assert server.view().refused_connections == 0
+
+
+def test_a_pod_with_many_processes_of_gemini_1_0_loses_none(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with ExitStack() as stack:
+        processes = [stack.enter_context(hook("v1.0")) for _ in range(300)]
+        for _ in range(2):
+            assert {process.allocate(MIB) for process in processes} == {0}
+        assert {process.memory_info() for process in processes} == {(424 * MIB, 1024 * MIB)}
+        assert seen(server).connections == 300
+        assert server.view().refused_connections == seen(server).counts.replaced == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_process_stays_in_step_when_a_daemon_has_stood_still(serve, tmp_path, version):
+    """It sends the same message again, and takes every answer for that of the last one."""
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with hook(version) as process:
+        assert process.memory_info() == (1024 * MIB, 1024 * MIB)
+        process.timeout, sent = 0.02, process.sent
+        asks = Thread(target=process.memory_info)
+        with server._lock:
+            asks.start()
+            wait_until(lambda: process.sent >= sent + 3, "it has sent the message three times")
+            process.timeout = 60  # of the next messages
+        asks.join()
+        assert process.allocate(600 * MIB) == 0
+        assert process.memory_info() == (424 * MIB, 1024 * MIB)
+        process.free(600 * MIB)
+        assert process.memory_info() == (1024 * MIB, 1024 * MIB)
+    assert seen(server).counts.repeated >= 2
+    assert seen(server).counts.refused == 0
+
+
+@pytest.mark.parametrize("version", ["v1.0", "v1.0-kubeshare"])
+def test_what_the_real_hook_has_sent_again_is_answered_once(serve, tmp_path, version):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    requests = [content for _, _, content in lines("late", version)]
+    ids = [*dict.fromkeys(struct.unpack_from("<i", each, 13)[0] for each in requests)]
+    assert len(ids) == len(requests) - 1
+    with Replay(50051) as replay:
+        for request in requests:
+            replay.send("0", request)
+        assert [struct.unpack_from("<i", replay.receive("0"))[0] for _ in ids] == ids
+    assert seen(server).counts.repeated == 1
