@@ -4,17 +4,23 @@ The poller is an epoll with a value for each descriptor, and nothing else: :mod:
 object for each event, and there is one for each token switch.
 """
 
+import contextlib
 import ipaddress
 import select
 import socket
+import struct
 from typing import Final, Generic, Self, TypeVar
 
 from kubeshare.tenant_identity import TenantEntry
+from kubeshare.tokens.descriptors import at_the_top
 from kubeshare.tokens.takeover_record import ConnectionRecord
 
 READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
 """What a descriptor waits for. An error or an end is an event for both."""
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Nothing lingers (``struct linger``)."""
 
 Value = TypeVar("Value")
 
@@ -95,6 +101,17 @@ class Connection:
         self.waits = False
         self.is_blocked = False
 
+    def reset_at_close(self) -> None:
+        """Have the peer know that the connection was closed, however this process ends.
+
+        Gemini's hook takes an orderly end for an answer. That of version 1.0, which has no other
+        connection, goes on with what its stack had as a quota, some processes for ever; after a
+        reset it ends, and its container starts again. That of 1.1 asks through a new connection
+        after an orderly end, and ends after a reset. (v1.0 ``src/hook.cpp:256-262``, ``:380``.)
+        """
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
     @property
     def events(self) -> int:
         """What it waits for."""
@@ -138,11 +155,14 @@ def host_address(text: str) -> str:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address; "" is every one of IPv4 and IPv6. Raises OSError."""
+    """A socket that listens on an address; "" is every one of IPv4 and IPv6. Raises OSError.
+
+    It is among the highest descriptors.
+    """
     every = not host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in host else socket.AF_INET
     listening = socket.create_server(
         (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=every
     )
     listening.setblocking(False)
-    return listening
+    return at_the_top(listening)

@@ -29,6 +29,7 @@ from kubeshare.tokens.scheduler import (
     Leave,
     Tenant,
     Tick,
+    TokenGrant,
     TokenMode,
     TokenRules,
     TokenState,
@@ -339,6 +340,26 @@ class GpuTokens(Generic[Key]):
         else:
             pod.book.free(key, request.bytes)
         return [(key, update_response(request.id, accepted=accepted), False)]
+
+    def end(self, now: int) -> list[Answer[Key]]:
+        """The daemon ends, and no other one takes over: every process that waits is answered.
+
+        Each pod of them gets a token of the minimum length, whoever has the GPU's token: a process
+        takes the end of its connection for an answer, which has no quota, or any. Memory is
+        refused.
+        """
+        least = self._rules.window.least
+        answers: list[Answer[Key]] = []
+        for key, (_, pod, request) in [*self._held.items()]:
+            if not isinstance(request, QuotaRequest):
+                continue
+            del self._held[key]
+            if pod.may_speak(key):
+                answers.append((key, quota_response(request.id, least), True))
+        for name, pod in self._pods.items():
+            for key, id_ in pod.token.grant(TokenGrant(name, now, least)).items():
+                answers.append((key, quota_response(id_, least), True))
+        return answers + self._refuse_held(NEVER)
 
     def tick(self, now: int) -> list[Answer[Key]]:
         """Time has passed."""

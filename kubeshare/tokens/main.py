@@ -1,7 +1,6 @@
 """`vgpu tokens`: the time and memory of a node's GPUs, for pods with Gemini's hook."""
 
 import gc
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ import click
 
 from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.connections import host_address
+from kubeshare.tokens.descriptors import raise_limit
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
@@ -119,8 +119,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     params = ctx.params
     rules = rules_of(params)
     with ProgramHost.from_flags(params) as host:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # Gemini 1.1 closes nothing
+        raise_limit()
         handover = Path(params["handover_socket"]) if params["handover_socket"] else None
         try:
             server = TokenServer(

@@ -221,6 +221,14 @@ DAEMON: Final = FamilyTable(
             lambda view: view.refused_connections,
         ),
         Family(
+            "vgpu_token_end_grants_total",
+            COUNTER,
+            "Tokens of the minimum length that were granted to all that waited when the daemon"
+            " ended and no other one took over: the only time at which several pods of a GPU may"
+            " have a token.",
+            lambda view: view.end_grants,
+        ),
+        Family(
             "vgpu_token_loop_lag_seconds",
             HISTOGRAM,
             "By how much timers of the loop were late: ends of tokens and of limits.",

@@ -29,6 +29,7 @@ from kubeshare.tokens.connections import (
     listening_socket,
     plain_address,
 )
+from kubeshare.tokens.descriptors import at_the_top
 from kubeshare.tokens.frames import REQUEST_BYTES, RESPONSE_BYTES, FrameError, decode
 from kubeshare.tokens.gpu_tokens import NEVER, Answer, GpuTokens, TokenTenantView
 from kubeshare.tokens.scheduler import TokenRules
@@ -58,6 +59,10 @@ _EXHAUSTED: Final = frozenset(
 )
 """Errors for want of descriptors, memory, or room in the user's epolls (``max_user_watches``)."""
 
+LAST_TURNS: Final = 3
+"""Number of times that the daemon looks for messages before it ends. A process connects in one turn
+and is answered in the next one."""
+
 WAKE, FILES, TAKEOVER = "wake", "files", "takeover"
 """What the poller has for the other descriptors: the one by which another thread wakes it, the
 events of the files, and the socket of the next process."""
@@ -73,6 +78,7 @@ class ServerView(msgspec.Struct, frozen=True):
         refused_connections: connections that were closed because a tenant had too many.
         lags: the times by which timers were late.
         token_switches: the times that the daemon took for token switches.
+        end_grants: tokens that were granted at the end, whoever had the GPU's token.
     """
 
     complaint: str
@@ -81,6 +87,7 @@ class ServerView(msgspec.Struct, frozen=True):
     refused_connections: int
     lags: Histogram
     token_switches: Histogram
+    end_grants: int = 0
 
 
 def now_us() -> int:
@@ -123,7 +130,7 @@ class TokenServer:
         self._paused: list[Listener] = []
         self._problems: tuple[str, ...] = ("the files have not been read yet",)
         self._next_round = 0
-        self._config_errors = self._refused = 0
+        self._config_errors = self._refused = self._end_grants = 0
         self._lags, self._token_switches = no_lags(), no_token_switches()
         self._began = 0
         self._lock = threading.Lock()
@@ -157,11 +164,28 @@ class TokenServer:
             self._thread.join()
         if self._successors is not None and self._takeover_path is not None:
             self._takeover_path.unlink(missing_ok=True)
-        self._close_all()
+        with self._lock:
+            if not self._is_handed_over.is_set():
+                self._answer_all()
+            self._close_all()
         self._poller.close()
         self._events.close()
         os.close(self._wake)
         os.close(self._waker)
+
+    def _answer_all(self) -> None:
+        """Handle what has come, and answer every process that waits: all connections close."""
+        for _ in range(LAST_TURNS):
+            for value, events in self._poller.wait(0):
+                self._handle(value, events)
+        for gpu in self._gpus.values():
+            answers = gpu.end(now_us())
+            self._end_grants += sum(is_token for *_, is_token in answers)
+            self._answer(answers)
+        for connection in self._connections:
+            connection.reset_at_close()
+        if self._end_grants:
+            log.info("tokens granted at the end", extra={"tokens": self._end_grants})
 
     def complaint(self) -> str:
         """Why a tenant may not be served; "" if all are."""
@@ -179,6 +203,7 @@ class TokenServer:
                 self._refused,
                 self._lags.histogram(),
                 self._token_switches.histogram(),
+                self._end_grants,
             )
 
     # ------------------------------------------------------------ the thread's side
@@ -261,10 +286,11 @@ class TokenServer:
         self._is_handed_over.set()
 
     def _close_all(self) -> None:
-        for connection in self._connections:
-            connection.socket.close()
+        """Close everything, listening sockets first: see :mod:`kubeshare.tokens.descriptors`."""
         for listener in self._listeners.values():
             listener.socket.close()
+        for connection in self._connections:
+            connection.socket.close()
         if self._successors is not None:
             self._successors.close()
         self._connections.clear()
@@ -325,7 +351,8 @@ class TokenServer:
             sockets = last.sockets(1 + len(record.listeners) + len(record.connections))
             successors = next(sockets)
             for each in record.listeners:
-                listener = Listener(entries[each.uuid, each.pod], next(sockets))
+                listening = at_the_top(next(sockets))
+                listener = Listener(entries[each.uuid, each.pod], listening)
                 self._listeners[each.port] = listener
                 self._poller.add(listener.socket.fileno(), listener)
             connections = [
@@ -454,6 +481,8 @@ class TokenServer:
                     self._close(connection)
                     return
                 continue
+            if request.id == 1 and connection.last:  # Gemini 1.1 connects for its second message
+                connection.reset_at_close()
             connection.is_valid = connection.waits = True
             connection.last = message
             self._answer(gpu.request(connection, request, now_us()))

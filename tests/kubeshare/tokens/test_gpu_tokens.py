@@ -14,6 +14,7 @@ from tests.kubeshare.tokens.gemini_process import MIB, UUID, pod
 
 MS = 1000
 UNKNOWN = TenantEntry(UUID, "ns", "a", 50051, None)
+UNKNOWN_C = TenantEntry(UUID, "ns", "c", 50053, None)
 A, B = (TenantEntry(UUID, "ns", name, 50051, pod(name)) for name in "ab")
 
 
@@ -263,3 +264,18 @@ def test_connections_of_an_older_daemon_are_closed_in_a_pod_with_gemini_1_1_alon
         assert pod.ask("new", LimitRequest)
         assert pod.ask("new", LimitRequest) == is_closed
         assert [process for _, process in pod.closed] == ([0] if is_closed else ["new"])
+
+
+def test_at_the_end_every_process_that_waits_gets_the_smallest_token():
+    gpu = tokens(A, B, UNKNOWN_C)
+    ask = QuotaRequest(b"", 3, 0.0, 9000.0)
+    assert gpu.request("a", ask, 0)
+    assert gpu.request("b", ask, 0) == []
+    assert gpu.request("c", LimitRequest(b"", 4), 0) == []
+    smallest = struct.pack("<id28x", 3, 20.0)
+    refusal = struct.pack("<iQQ20x", 4, 0, 0)
+    assert sorted(gpu.end(1)) == [
+        ("b", smallest, True),
+        ("c", refusal, False),
+    ]
+    assert gpu.end(2) == []

@@ -7,12 +7,16 @@ from threading import Thread
 import pytest
 
 from kubeshare.tokens.gpu_tokens import MAX_CONNECTIONS
+from kubeshare.tokens.scheduler import TokenRules
+from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, own_address, pod, write
 from tests.kubeshare.tokens.hook_model import (
     CONNECTS_EACH_TIME,
     OUT_OF_MEMORY,
     VERSIONS,
+    ExitedError,
     HookProcess,
+    KilledError,
 )
 from tests.kubeshare.tokens.recorded_streams import QUOTA, Replay, lines, type_of
 from tests.kubeshare.tokens.recorded_streams import VERSIONS as RECORDED
@@ -135,3 +139,36 @@ def test_what_the_real_hook_has_sent_again_is_answered_once(serve, tmp_path, ver
             replay.send("0", request)
         assert [struct.unpack_from("<i", replay.receive("0"))[0] for _ in ids] == ids
     assert seen(server).counts.repeated == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_process_that_waits_is_answered_before_the_daemon_ends(tmp_path, version):
+    """An end of the connection is an answer to the hook, with any quota that was on its stack."""
+    write(tmp_path, [pod("a"), pod("b")])
+    server = TokenServer(tmp_path, own_address(), TokenRules(), pytest.fail)
+    server.start()
+    quotas = []
+    with hook("v1.0") as holder, hook(version, 50052, name="ns/b") as waiting:
+        holder.begin()
+        waiting._has_begun = True
+        asks = Thread(target=lambda: quotas.append(waiting.token(burst_ms=1.0)))
+        asks.start()
+        wait_until(lambda: seen(server, "b").waiting, "b waits")
+        server.stop()
+        asks.join()
+        assert quotas == [20.0 if waiting.traits.obeys else 6000.0]
+        assert server.view().end_grants == 1
+        waiting.sleep = lambda _: None
+        ends = KilledError if waiting.traits.one_socket else ExitedError
+        with pytest.raises(ends):
+            waiting.token(burst_ms=1.0)
+
+
+def test_listening_sockets_are_closed_first_whoever_closes(serve, tmp_path):
+    """At the end of a process the kernel closes its highest descriptors first."""
+    write(tmp_path, [pod("a"), pod("b")])
+    server = serve()
+    with hook("v1.1") as process:
+        process.memory_info()
+        highest = max(each.socket.fileno() for each in server._connections)
+        assert min(each.socket.fileno() for each in server._listeners.values()) > highest + 100
