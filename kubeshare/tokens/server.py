@@ -174,10 +174,17 @@ class TokenServer:
         os.close(self._waker)
 
     def _answer_all(self) -> None:
-        """Handle what has come, and answer every process that waits: all connections close."""
+        """Handle what has come, close the ports, and answer every process that waits.
+
+        A process with Gemini 1.1 that is answered asks again soon, and must not find a port.
+        """
         for _ in range(LAST_TURNS):
             for value, events in self._poller.wait(0):
                 self._handle(value, events)
+        for port in [*self._listeners]:
+            self._unlisten(self._listeners.pop(port))
+        for value, events in self._poller.wait(0):
+            self._handle(value, events)
         for gpu in self._gpus.values():
             answers = gpu.end(now_us())
             self._end_grants += sum(is_token for *_, is_token in answers)
