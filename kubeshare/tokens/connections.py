@@ -1,7 +1,8 @@
-"""A daemon's sockets: listeners of tenants' ports, the connections through them, and the epoll.
+"""A daemon's sockets: tenants' ports, the connections through them, and their epolls.
 
 The poller is an epoll with a value for each descriptor, and nothing else: :mod:`selectors` makes an
-object for each event, and there is one for each token switch.
+object for each event, and there is one for each token switch. A port has an epoll of its own, so
+that the kernel has a queue for each: what comes to one is not behind what came to another one.
 """
 
 import contextlib
@@ -13,11 +14,13 @@ from typing import Final, Generic, Self, TypeVar
 
 from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.descriptors import at_the_top
+from kubeshare.tokens.frames import REQUEST_BYTES
 from kubeshare.tokens.takeover_record import ConnectionRecord
 
 READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
-"""What a descriptor waits for. An error or an end is an event for both."""
+END: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+"""What a descriptor waits for: bytes, room for bytes, the end of the peer."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """Nothing lingers (``struct linger``)."""
@@ -29,11 +32,12 @@ Value = TypeVar("Value")
 
 
 class DescriptorPoller(Generic[Value]):
-    """For one thread."""
+    """For one thread. It may itself be in another one, where it is ready if one of its own is."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._values: dict[int, Value] = {}
+        self.fileno = self._epoll.fileno
 
     def add(self, fd: int, value: Value, events: int = READ) -> None:
         """Wait for a descriptor, too."""
@@ -49,13 +53,14 @@ class DescriptorPoller(Generic[Value]):
         self._epoll.unregister(fd)
         del self._values[fd]
 
-    def wait(self, seconds: float | None) -> list[tuple[Value, int]]:
+    def wait(self, seconds: float | None, most: int = -1) -> list[tuple[Value, int]]:
         """The values of the descriptors with an event, and their events; none after this time.
 
-        A value may have been removed since, while the ones before it were handled.
+        ``most`` of them at most, others the next time: each gets its turn. A value may have been
+        removed since, while the ones before it were handled.
         """
         values = self._values
-        return [(values[fd], events) for fd, events in self._epoll.poll(seconds)]
+        return [(values[fd], events) for fd, events in self._epoll.poll(seconds, most)]
 
     def close(self) -> None:
         """End."""
@@ -69,29 +74,63 @@ BACKLOG: Final = 512
 # ---------------------------------------------------------------- sockets
 
 
-class Listener:
-    """The socket of a tenant's port."""
+class Port:
+    """A tenant's port: the socket that listens there, and the connections through it.
 
-    def __init__(self, entry: TenantEntry, listening: socket.socket) -> None:
+    Attributes:
+        entry: its tenant.
+        listening: its socket; None when no file has the port any more.
+        poller: waits for all of them.
+        connections: number of its connections.
+        debt: what it has spent of the next rounds.
+        pending: events that wait for the next round, the first one last. None is that of the port.
+    """
+
+    __slots__ = ("connections", "debt", "entry", "listening", "pending", "poller")
+
+    def __init__(self, entry: TenantEntry, listening: socket.socket | None) -> None:
         self.entry = entry
-        self.socket = listening
+        self.listening = listening
+        self.poller = DescriptorPoller[Connection | None]()
+        self.connections = 0
+        self.debt = 0
+        self.pending: list[tuple[Connection | None, int]] = []
+
+    def close(self) -> None:
+        """Close its socket; its connections stay."""
+        if self.listening is not None:
+            self.listening.close()
+            self.listening = None
 
 
 class Connection:
     """A process of a tenant.
 
     Attributes:
-        received: what has come of messages that were not handled yet.
+        received: what has come of a message.
         unsent: what was not sent of answers.
         is_valid: whether it has sent a valid message.
         last: the last message.
         waits: whether it waits for an answer.
+        is_paused: whether it has sent more meanwhile, which is read when it is answered.
         is_blocked: whether it takes no answer at the moment.
     """
 
-    __slots__ = ("entry", "is_blocked", "is_valid", "last", "received", "socket", "unsent", "waits")
+    __slots__ = (
+        "entry",
+        "is_blocked",
+        "is_paused",
+        "is_valid",
+        "last",
+        "port",
+        "received",
+        "socket",
+        "unsent",
+        "waits",
+    )
 
-    def __init__(self, entry: TenantEntry, connected: socket.socket) -> None:
+    def __init__(self, port: Port, entry: TenantEntry, connected: socket.socket) -> None:
+        self.port = port
         self.entry = entry
         self.socket = connected
         self.received = b""
@@ -99,7 +138,19 @@ class Connection:
         self.last = b""
         self.is_valid = False
         self.waits = False
+        self.is_paused = False
         self.is_blocked = False
+
+    @property
+    def events(self) -> int:
+        """What it waits for."""
+        return END | (0 if self.is_paused else READ) | (WRITE if self.is_blocked else 0)
+
+    def update(self, *, is_paused: bool, is_blocked: bool) -> None:
+        """Wait for other events, if these are others."""
+        if is_paused != self.is_paused or is_blocked != self.is_blocked:
+            self.is_paused, self.is_blocked = is_paused, is_blocked
+            self.port.poller.change(self.socket.fileno(), self.events)
 
     def reset_at_close(self) -> None:
         """Have the peer know that the connection was closed, however this process ends.
@@ -111,11 +162,6 @@ class Connection:
         """
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-
-    @property
-    def events(self) -> int:
-        """What it waits for."""
-        return READ | WRITE if self.is_blocked else READ
 
     def record(self) -> ConnectionRecord:
         """Its state for the next process."""
@@ -131,11 +177,15 @@ class Connection:
 
     @classmethod
     def restored(
-        cls, record: ConnectionRecord, entry: TenantEntry, connected: socket.socket
+        cls, record: ConnectionRecord, port: Port, entry: TenantEntry, connected: socket.socket
     ) -> Self:
-        """A connection of the last process."""
-        connection = cls(entry, connected)
-        connection.received, connection.unsent = record.received, record.unsent
+        """A connection of the last process.
+
+        An older one had read whole messages of a connection that waits: those that were sent again.
+        """
+        connection = cls(port, entry, connected)
+        whole = len(record.received) // REQUEST_BYTES * REQUEST_BYTES
+        connection.received, connection.unsent = record.received[whole:], record.unsent
         connection.is_valid, connection.waits = record.is_valid, record.waits
         connection.last = record.last
         connection.is_blocked = bool(record.unsent)

@@ -3,6 +3,9 @@
     from the lowest one on    files, pages, takeover, connections
     the highest ones          listening sockets
 
+Connections leave some for the pages, by which the kubelet and Prometheus see the daemon, and are
+divided by port, so that no pod can take those of another one.
+
 When a process ends without closing anything, Linux closes its highest descriptors first:
 ``close_files`` (``fs/file.c``) goes upwards, and the last work added for a task runs first
 (``kernel/task_work.c``). A process with Gemini 1.1 that waits reads the end of its connection and
@@ -22,6 +25,9 @@ MAX_DESCRIPTORS: Final = 128 * 1024
 _LISTENERS: Final = 1024
 """Number of the highest descriptors, for listening sockets; Gemini has 511 ports."""
 
+_RESERVED: Final = 256
+"""Number of descriptors for files, pages (128 connections at most) and a takeover."""
+
 
 def raise_limit() -> None:
     """Raise the limit of open files as far as it may and is of use."""
@@ -39,6 +45,12 @@ def limit() -> int:
 def listeners_from() -> int:
     """The first of the descriptors for listening sockets."""
     return limit() - min(_LISTENERS, limit() // 4)
+
+
+def for_each_port(ports: int) -> int:
+    """How many connections each of so many ports may have at least."""
+    lowest = listeners_from()
+    return max(1, (lowest - min(_RESERVED, lowest // 2)) // max(1, ports) - 1)  # one is its epoll
 
 
 def at_the_top(listening: socket.socket) -> socket.socket:

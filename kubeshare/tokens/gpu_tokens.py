@@ -130,7 +130,8 @@ class GpuTokens(Generic[Key]):
     """The pods of one GPU; ``Key`` identifies a connection. For one thread.
 
     Times are microseconds. ``wake_at`` is when :meth:`tick` has to be called; NEVER is never.
-    ``max_connections`` is the maximum number of connections of each tenant.
+    ``max_connections`` is the maximum number of connections of each tenant, ``max_others`` that of
+    others through its port.
     """
 
     def __init__(self, rules: TokenRules, now: int) -> None:
@@ -141,7 +142,7 @@ class GpuTokens(Generic[Key]):
         self._token_at: int | None = None
         self._held: dict[Key, tuple[int, _PodState[Key], Request]] = {}
         self.wake_at = NEVER
-        self.max_connections = MAX_CONNECTIONS
+        self.max_connections, self.max_others = MAX_CONNECTIONS, MAX_OTHER_CONNECTIONS
 
     def configure(self, entries: Iterable[TenantEntry], now: int) -> list[Answer[Key]]:
         """Take the tenants of the files; a pod that is gone from them stays until it has closed."""
@@ -215,6 +216,11 @@ class GpuTokens(Generic[Key]):
         gpu._set_wake_at()
         return gpu
 
+    def limit_connections(self, each: int) -> None:
+        """Have each tenant and others through its port have so many at most together."""
+        self.max_others = min(MAX_OTHER_CONNECTIONS, each // 8)
+        self.max_connections = min(MAX_CONNECTIONS, each - self.max_others)
+
     @property
     def is_empty(self) -> bool:
         """Whether it has no pods."""
@@ -230,10 +236,12 @@ class GpuTokens(Generic[Key]):
         pod.connections[key] = address
         if pod.may_speak(key):
             pod.opened += 1
-            is_over = len(pod.connections) > self.max_connections
-            return self._surplus(pod, key) if is_over else None
+            if len(pod.connections) <= self.max_connections:
+                return None
+            own = sum(map(pod.may_speak, pod.connections))
+            return self._surplus(pod, key) if own > self.max_connections else None
         others = sum(not pod.may_speak(each) for each in pod.connections)
-        return key if others > min(MAX_OTHER_CONNECTIONS, self.max_connections // 2) else None
+        return key if others > self.max_others else None
 
     def _surplus(self, pod: _PodState[Key], new: Key) -> Key:
         """The connection that makes room for a new one: the oldest of the first kind that is there.
@@ -301,6 +309,7 @@ class GpuTokens(Generic[Key]):
         if key not in pod.first_ids:
             pod.first_ids[key] = request.id
             pod.closes_none |= opens_a_connection_for_each_message(request.id)
+        pod.counts.count_message(request)
         may_speak = pod.may_speak(key)
         if request.name not in pod.names:
             pod.counts.other_names += 1

@@ -142,6 +142,13 @@ TENANTS: Final = FamilyTable(
             lambda view: view.connections,
         ),
         Family(
+            "vgpu_token_messages_total",
+            COUNTER,
+            "Messages of the pod, by type.",
+            lambda view: {(name,): number for name, number in view.counts.messages.items()},
+            ("type",),
+        ),
+        Family(
             "vgpu_token_opened_connections_total",
             COUNTER,
             "Connections that the pod has opened: one for each process of Gemini 1.0, one for each"

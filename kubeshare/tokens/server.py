@@ -1,9 +1,12 @@
-"""The daemon's loop: one thread, a listener for each tenant's port, an epoll for all.
+"""The daemon's loop: one thread, an epoll for each tenant's port, and one for all of these.
 
 A tenant is who comes through its port, from its pod's address where that is known; the name in a
-message is only compared. A connection that
-has sent a valid message is not closed by the daemon while it is within bounds: Gemini's hook is
-killed by SIGPIPE at its next message.
+message is only compared. A connection that has sent a valid message is not closed by the daemon
+while it is within bounds: Gemini's hook is killed by SIGPIPE at its next message.
+
+In each round every port is served that has something to do, up to a quantum
+(:mod:`kubeshare.tokens.round_robin`). One message is read at a time, and none of a process that
+waits for an answer: what else has come stays in the kernel, and fills the peer's window.
 """
 
 import errno
@@ -21,17 +24,25 @@ import msgspec
 from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens import takeover
 from kubeshare.tokens.connections import (
+    END,
     READ,
     WRITE,
     Connection,
     DescriptorPoller,
-    Listener,
+    Port,
     listening_socket,
     plain_address,
 )
-from kubeshare.tokens.descriptors import at_the_top
-from kubeshare.tokens.frames import REQUEST_BYTES, RESPONSE_BYTES, FrameError, decode
+from kubeshare.tokens.descriptors import at_the_top, for_each_port
+from kubeshare.tokens.frames import (
+    REQUEST_BYTES,
+    RESPONSE_BYTES,
+    FrameError,
+    QuotaRequest,
+    decode,
+)
 from kubeshare.tokens.gpu_tokens import NEVER, Answer, GpuTokens, TokenTenantView
+from kubeshare.tokens.round_robin import QUANTUM, serve_round
 from kubeshare.tokens.scheduler import TokenRules
 from kubeshare.tokens.takeover_record import (
     VERSION,
@@ -50,9 +61,15 @@ log = logging.getLogger(__name__)
 ROUND: Final = 1_000_000
 """Interval between two checks of folders and ports that were not usable, in microseconds."""
 
-MAX_QUEUED: Final = 8
-"""Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, up to
-five times. It takes the first answer, and what comes later for that of its next message."""
+MAX_UNSENT: Final = 8
+"""Maximum number of answers that a connection has not taken. Gemini's hook takes the answer to a
+message before it sends the next one."""
+
+TOKEN_COST: Final = 4
+"""Cost of a request for a token, beside 1 of a message about memory in a round."""
+
+OPENING_COST: Final = 4
+"""Cost of a new connection, with the end of another one."""
 
 _EXHAUSTED: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC}
@@ -122,12 +139,13 @@ class TokenServer:
         self._host = host
         self._rules = rules
         self._events = FolderEvents(folder)
-        self._poller = DescriptorPoller[Connection | Listener | str]()
+        self._poller = DescriptorPoller[Port | str]()
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._gpus: dict[str, GpuTokens[Connection]] = {}
-        self._listeners: dict[int, Listener] = {}
+        self._ports: dict[int, Port] = {}
         self._connections: set[Connection] = set()
-        self._paused: list[Listener] = []
+        self._paused: list[Port] = []
+        self._unused: list[Port] = []
         self._problems: tuple[str, ...] = ("the files have not been read yet",)
         self._next_round = 0
         self._config_errors = self._refused = self._end_grants = 0
@@ -179,12 +197,10 @@ class TokenServer:
         A process with Gemini 1.1 that is answered asks again soon, and must not find a port.
         """
         for _ in range(LAST_TURNS):
-            for value, events in self._poller.wait(0):
-                self._handle(value, events)
-        for port in [*self._listeners]:
-            self._unlisten(self._listeners.pop(port))
-        for value, events in self._poller.wait(0):
-            self._handle(value, events)
+            self._serve(self._poller.wait(0))
+        for number in [*self._ports]:
+            self._unlisten(self._ports.pop(number))
+        self._serve(self._poller.wait(0))
         for gpu in self._gpus.values():
             answers = gpu.end(now_us())
             self._end_grants += sum(is_token for *_, is_token in answers)
@@ -228,10 +244,9 @@ class TokenServer:
             ready = self._poller.wait(None if due == NEVER else max(0, due - now) / 1e6)
             with self._lock:
                 self._began = now_us()
-                for value, events in ready:
-                    if self._ending:  # also: all was handed over
-                        return
-                    self._handle(value, events)
+                self._serve(ready)
+                if self._ending:  # also: all was handed over
+                    return
                 if (now := now_us()) >= due:
                     self._tick(now)
 
@@ -242,19 +257,54 @@ class TokenServer:
             due = min(due, gpu.wake_at)
         return due
 
-    def _handle(self, value: Connection | Listener | str, events: int) -> None:
-        if isinstance(value, Connection):
-            if events & ~READ and value.is_blocked and value in self._connections:
-                self._flush(value)
-            if events & ~WRITE and value in self._connections:
-                self._receive(value)
-        elif isinstance(value, Listener):
-            self._accept(value)
-        elif value == TAKEOVER:
-            self._hand_over()
-        elif value == FILES:
-            self._events.drain()
-            self._configure(now_us())
+    def _serve(self, ready: Iterable[tuple[Port | str, int]]) -> None:
+        """One round: what the daemon has to do, then each port that has something to do."""
+        ports = []
+        for value, _ in ready:
+            if isinstance(value, Port):
+                ports.append(value)
+            elif value == FILES:
+                self._events.drain()
+                self._configure(now_us())
+            elif value == TAKEOVER:
+                self._hand_over()
+        if not self._ending:
+            serve_round(ports, self._serve_port)
+        while self._unused:
+            port = self._unused.pop()
+            self._poller.remove(port.poller.fileno())
+            port.poller.close()
+
+    def _serve_port(self, port: Port, allowance: int) -> int:
+        """Handle events of a port; returns what that costs."""
+        spent, is_last = 0, False
+        while spent < allowance:
+            if port.pending:
+                connection, events = port.pending.pop()
+                spent += self._handle(port, connection, events)
+            elif is_last:
+                break
+            else:
+                port.pending = port.poller.wait(0, QUANTUM)[::-1]
+                is_last = len(port.pending) < QUANTUM
+        return spent
+
+    def _handle(self, port: Port, connection: Connection | None, events: int) -> int:
+        """Handle an event; returns its cost."""
+        if connection is None:
+            self._accept(port)
+            return OPENING_COST
+        if events & WRITE and connection.is_blocked and connection in self._connections:
+            self._flush(connection)
+        if connection not in self._connections:  # closed by another event of this round
+            return 1
+        if not connection.waits:
+            return self._receive(connection) if events & ~WRITE else 1
+        if events & END:
+            self._close(connection)
+        elif events & READ:
+            connection.update(is_paused=True, is_blocked=connection.is_blocked)
+        return 1
 
     def _tick(self, now: int) -> None:
         for gpu in self._gpus.values():
@@ -264,8 +314,8 @@ class TokenServer:
                 self._answer(gpu.tick(now))
         if (self._problems or self._paused) and now >= self._next_round:
             paused, self._paused = self._paused, []
-            for listener in paused:
-                self._listen(listener)
+            for port in paused:
+                self._listen(port)
             self._configure(now)
 
     # ------------------------------------------------------------ the next and the last process
@@ -274,11 +324,12 @@ class TokenServer:
         """Give everything to the process that has connected; go on if that fails."""
         if self._successors is None:
             return
-        listeners, connections = [*self._listeners.values()], [*self._connections]
-        record = encode_record(self._record(listeners, connections))
+        listening = {port: each for port in self._ports.values() if (each := port.listening)}
+        connections = [*self._connections]
+        record = encode_record(self._record([*listening], connections))
         sockets = [
             self._successors,
-            *(each.socket for each in listeners),
+            *listening.values(),
             *(each.socket for each in connections),
         ]
         try:
@@ -294,25 +345,24 @@ class TokenServer:
 
     def _close_all(self) -> None:
         """Close everything, listening sockets first: see :mod:`kubeshare.tokens.descriptors`."""
-        for listener in self._listeners.values():
-            listener.socket.close()
+        for port in self._ports.values():
+            port.close()
         for connection in self._connections:
             connection.socket.close()
+        for port in {*self._ports.values(), *(each.port for each in self._connections)}:
+            port.poller.close()
         if self._successors is not None:
             self._successors.close()
         self._connections.clear()
-        self._listeners.clear()
+        self._ports.clear()
         self._successors = None
 
-    def _record(
-        self, listeners: Sequence[Listener], connections: Sequence[Connection]
-    ) -> DaemonRecord:
+    def _record(self, ports: Sequence[Port], connections: Sequence[Connection]) -> DaemonRecord:
         numbers = {each: number for number, each in enumerate(connections)}
         return DaemonRecord(
             VERSION,
             tuple(
-                ListenerRecord(each.entry.port, each.entry.uuid, each.entry.name)
-                for each in listeners
+                ListenerRecord(each.entry.port, each.entry.uuid, each.entry.name) for each in ports
             ),
             tuple(each.record() for each in connections),
             {uuid: gpu.record(numbers) for uuid, gpu in self._gpus.items()},
@@ -336,7 +386,7 @@ class TokenServer:
             log.info(
                 "takeover done: this process serves",
                 extra={
-                    "ports": len(self._listeners),
+                    "ports": len(self._ports),
                     "connections": len(self._connections),
                     "milliseconds": f"{(now_us() - begin) / 1000:.1f}",
                 },
@@ -357,22 +407,31 @@ class TokenServer:
             }
             sockets = last.sockets(1 + len(record.listeners) + len(record.connections))
             successors = next(sockets)
+            ports: dict[tuple[str, str], Port] = {}
             for each in record.listeners:
-                listening = at_the_top(next(sockets))
-                listener = Listener(entries[each.uuid, each.pod], listening)
-                self._listeners[each.port] = listener
-                self._poller.add(listener.socket.fileno(), listener)
-            connections = [
-                Connection.restored(each, entries[each.uuid, each.pod], next(sockets))
-                for each in record.connections
-            ]
+                tenant = each.uuid, each.pod
+                ports[tenant] = port = Port(entries[tenant], at_the_top(next(sockets)))
+                self._ports[each.port] = port
+                self._poller.add(port.poller.fileno(), port)
+                self._listen(port)
+            connections = []
+            for last_one in record.connections:
+                tenant = last_one.uuid, last_one.pod
+                if tenant not in ports:
+                    ports[tenant] = port = Port(entries[tenant], None)
+                    self._poller.add(port.poller.fileno(), port)
+                connections.append(
+                    Connection.restored(last_one, ports[tenant], entries[tenant], next(sockets))
+                )
             for uuid, gpu in record.gpus.items():
                 self._gpus[uuid] = GpuTokens.restored(gpu, self._rules, connections)
         except (RecordError, LookupError) as error:
             raise takeover.TakeoverError(f"its state cannot be used: {error}") from error
         self._connections.update(connections)
         for connection in connections:
-            self._poller.add(connection.socket.fileno(), connection, connection.events)
+            connection.port.connections += 1
+            poller = connection.port.poller
+            poller.add(connection.socket.fileno(), connection, connection.events)
         self._files.content = record.files
         self._refused, self._config_errors = record.refused_connections, record.config_errors
         self._lags, self._token_switches = record.lags, record.token_switches
@@ -386,25 +445,27 @@ class TokenServer:
         self._events.watch()
         entries = self._files.read()
         problems = list(self._files.problems)
-        for port in [port for port in self._listeners if port not in entries]:
-            self._unlisten(self._listeners.pop(port))
-        for port, entry in entries.items():
-            known = self._listeners.get(port)
+        for number in [number for number in self._ports if number not in entries]:
+            self._unlisten(self._ports.pop(number))
+        for number, entry in entries.items():
+            known = self._ports.get(number)
             if known is not None:
                 known.entry = entry
                 continue
             try:
-                listener = Listener(entry, listening_socket(self._host, port))
+                port = self._opened(entry, number)
             except OSError as error:
-                problems.append(f"port {port} of {entry.name}: {error.strerror}")
+                problems.append(f"port {number} of {entry.name}: {error.strerror}")
                 continue
-            self._listeners[port] = listener
-            self._listen(listener)
+            self._ports[number] = port
+            self._listen(port)
         by_gpu: dict[str, list[TenantEntry]] = {uuid: [] for uuid in self._gpus}
         for entry in entries.values():
             by_gpu.setdefault(entry.uuid, []).append(entry)
+        connections = for_each_port(len(self._ports))
         for uuid, tenants in by_gpu.items():
             gpu = self._gpus.setdefault(uuid, GpuTokens(self._rules, now))
+            gpu.limit_connections(connections)
             self._answer(gpu.configure(tenants, now))
             if gpu.is_empty:
                 del self._gpus[uuid]
@@ -414,101 +475,118 @@ class TokenServer:
                 self._config_errors += 1
         self._problems = tuple(problems)
 
-    def _unlisten(self, listener: Listener) -> None:
-        if listener in self._paused:
-            self._paused.remove(listener)
-        else:
-            self._poller.remove(listener.socket.fileno())
-        listener.socket.close()
-
-    def _accept(self, listener: Listener) -> None:
+    def _opened(self, entry: TenantEntry, number: int) -> Port:
+        """A port that listens. Raises OSError."""
+        listening = listening_socket(self._host, number)
         try:
-            connected, peer = listener.socket.accept()
-        except OSError as error:
-            self._pause_if_exhausted(listener, error)
+            port = Port(entry, listening)
+            self._poller.add(port.poller.fileno(), port)
+        except OSError:
+            listening.close()
+            raise
+        return port
+
+    def _unlisten(self, port: Port) -> None:
+        if port in self._paused:
+            self._paused.remove(port)
+        elif port.listening is not None:
+            port.poller.remove(port.listening.fileno())
+        port.close()
+        self._forget_if_unused(port)
+
+    def _forget_if_unused(self, port: Port) -> None:
+        if port.listening is None and not port.connections:
+            self._unused.append(port)
+
+    def _accept(self, port: Port) -> None:
+        if port.listening is None:
             return
-        connection = Connection(listener.entry, connected)
+        try:
+            connected, peer = port.listening.accept()
+        except OSError as error:
+            self._pause_if_exhausted(port, error)
+            return
+        connection = Connection(port, port.entry, connected)
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._poller.add(connected.fileno(), connection)
+            port.poller.add(connected.fileno(), connection, connection.events)
         except OSError as error:
             connected.close()
-            self._pause_if_exhausted(listener, error)
+            self._pause_if_exhausted(port, error)
             return
-        gpu = self._gpus[listener.entry.uuid]
+        gpu = self._gpus[port.entry.uuid]
+        port.connections += 1
         self._connections.add(connection)
-        surplus = gpu.connect(listener.entry, connection, plain_address(peer[0]))
+        surplus = gpu.connect(port.entry, connection, plain_address(peer[0]))
         if surplus is not None:
             self._refused += surplus is connection
             self._close(surplus)
 
-    def _listen(self, listener: Listener) -> None:
+    def _listen(self, port: Port) -> None:
         """Wait for its connections; without room in the epoll, from the next round on."""
+        if port.listening is None:
+            return
         try:
-            self._poller.add(listener.socket.fileno(), listener)
+            port.poller.add(port.listening.fileno(), None)
         except OSError:
-            self._paused.append(listener)
+            self._paused.append(port)
 
-    def _pause_if_exhausted(self, listener: Listener, error: OSError) -> None:
+    def _pause_if_exhausted(self, port: Port, error: OSError) -> None:
         """Accept no more until the next round, if that is for want of a resource."""
-        if error.errno in _EXHAUSTED:
-            self._poller.remove(listener.socket.fileno())
-            self._paused.append(listener)
+        if error.errno in _EXHAUSTED and port.listening is not None:
+            port.poller.remove(port.listening.fileno())
+            self._paused.append(port)
 
     # ------------------------------------------------------------ connections
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> int:
+        """Read a message, or what has come of it, and handle it; returns the cost."""
+        begin = connection.received
         try:
-            received = connection.socket.recv(REQUEST_BYTES * MAX_QUEUED)
+            received = connection.socket.recv(REQUEST_BYTES - len(begin))
         except BlockingIOError:
-            return
+            return 1
         except OSError:
             received = b""
         if not received:
             self._close(connection)
-            return
-        connection.received += received
-        self._process(connection)
+            return 1
+        message = begin + received
+        if len(message) < REQUEST_BYTES:
+            connection.received = message
+            return 1
+        connection.received = b""
+        return self._message(connection, message)
 
-    def _process(self, connection: Connection) -> None:
-        """Handle whole messages, one after the other: the next one when the last is answered."""
+    def _message(self, connection: Connection, message: bytes) -> int:
         gpu = self._gpus[connection.entry.uuid]
-        while len(connection.received) >= REQUEST_BYTES and not connection.waits:
-            message = connection.received[:REQUEST_BYTES]
-            connection.received = connection.received[REQUEST_BYTES:]
-            if message == connection.last:
-                gpu.repeated(connection)
-                continue
-            try:
-                request = decode(message)
-            except FrameError as error:
-                gpu.malformed(connection, error.kind)
-                if not connection.is_valid:
-                    self._close(connection)
-                    return
-                continue
-            if request.id == 1 and connection.last:  # Gemini 1.1 connects for its second message
-                connection.reset_at_close()
-            connection.is_valid = connection.waits = True
-            connection.last = message
-            self._answer(gpu.request(connection, request, now_us()))
-            if connection not in self._connections:  # closed, since it takes no answers
-                return
-        if len(connection.received) > REQUEST_BYTES * MAX_QUEUED:
-            self._close(connection)
+        if message == connection.last:
+            gpu.repeated(connection)
+            return 1
+        try:
+            request = decode(message)
+        except FrameError as error:
+            gpu.malformed(connection, error.kind)
+            if not connection.is_valid:
+                self._close(connection)
+            return 1
+        if request.id == 1 and connection.last:  # Gemini 1.1 connects for its second message
+            connection.reset_at_close()
+        connection.is_valid = connection.waits = True
+        connection.last = message
+        self._answer(gpu.request(connection, request, now_us()))
+        return TOKEN_COST if isinstance(request, QuotaRequest) else 1
 
     def _answer(self, answers: Iterable[Answer[Connection]]) -> None:
         for connection, response, is_token in answers:
             if connection not in self._connections:
                 continue
+            connection.waits = False
             connection.unsent += response
             self._flush(connection)
-            connection.waits = False
             if is_token:
                 self._token_switches.add(now_us() - self._began)
-            if len(connection.received) >= REQUEST_BYTES and connection in self._connections:
-                self._process(connection)
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -519,17 +597,20 @@ class TokenServer:
             self._close(connection)
             return
         connection.unsent = connection.unsent[sent:]
-        if len(connection.unsent) > RESPONSE_BYTES * MAX_QUEUED:
+        if len(connection.unsent) > RESPONSE_BYTES * MAX_UNSENT:
             self._close(connection)
-        elif bool(connection.unsent) != connection.is_blocked:
-            connection.is_blocked = not connection.is_blocked
-            self._poller.change(connection.socket.fileno(), connection.events)
+        else:
+            is_paused = connection.is_paused and connection.waits
+            connection.update(is_paused=is_paused, is_blocked=bool(connection.unsent))
 
     def _close(self, connection: Connection) -> None:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
-        self._poller.remove(connection.socket.fileno())
+        port = connection.port
+        port.poller.remove(connection.socket.fileno())
+        port.connections -= 1
+        self._forget_if_unused(port)
         connection.socket.close()
         gpu = self._gpus[connection.entry.uuid]
         self._answer(gpu.disconnect(connection, now_us()))

@@ -10,13 +10,27 @@ from typing import Final, Self
 import msgspec
 
 from kubeshare.tenant_identity import TenantEntry, TenantIdentity
-from kubeshare.tokens.frames import MalformedMessage, Request
+from kubeshare.tokens.frames import (
+    LimitRequest,
+    MalformedMessage,
+    QuotaRequest,
+    Request,
+    UpdateRequest,
+)
 from kubeshare.tokens.scheduler import TokenState
 from kubeshare.tokens.tally import Tally, no_lags, no_token_switches, no_waits
 from vgpu.schemes.kubeshare.gemini_config import ClientPort, SharedPod
 
 VERSION: Final = 2
 """The version of the record. A daemon that gets another one takes nothing over."""
+
+
+_TYPE_NAMES: Final = {
+    QuotaRequest: "token",
+    LimitRequest: "memory_limit",
+    UpdateRequest: "memory_update",
+}
+"""The types of messages, as a label of metrics."""
 
 
 class TenantCounts(msgspec.Struct):
@@ -33,6 +47,7 @@ class TenantCounts(msgspec.Struct):
     unknown: int = 0
     malformed: dict[MalformedMessage, int] = {}
     waits: Tally = msgspec.field(default_factory=no_waits)
+    messages: dict[str, int] = {}
     replaced: int = 0
     repeated: int = 0
 
@@ -40,10 +55,17 @@ class TenantCounts(msgspec.Struct):
         """Count a message that is wrong."""
         self.malformed[kind] = self.malformed.get(kind, 0) + 1
 
+    def count_message(self, request: Request) -> None:
+        """Count a message by its type."""
+        name = _TYPE_NAMES[type(request)]
+        self.messages[name] = self.messages.get(name, 0) + 1
+
     def copy(self) -> Self:
         """What is counted until now."""
         waits = msgspec.structs.replace(self.waits, counts=[*self.waits.counts])
-        return msgspec.structs.replace(self, malformed=dict(self.malformed), waits=waits)
+        return msgspec.structs.replace(
+            self, malformed=dict(self.malformed), messages=dict(self.messages), waits=waits
+        )
 
 
 class PodTokenRecord(msgspec.Struct, frozen=True):

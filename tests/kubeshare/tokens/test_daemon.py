@@ -376,19 +376,19 @@ def test_without_room_in_the_epoll_a_connection_is_closed_and_the_daemon_goes_on
         assert client.ask("limit") == f"limit 0 {1024 * MIB}"
 
 
-@pytest.mark.slow
-def test_a_process_is_served_when_there_are_descriptors_again(tmp_path):
-    write(tmp_path, [pod("a")])
-    with program(tmp_path, "64:64") as (process, _), contextlib.ExitStack() as others:
-        for _ in range(100):
-            others.enter_context(socket.create_connection((own_address(), 50051)))
-        descriptors = Path(f"/proc/{process.pid}/fd")
-        wait_until(lambda: len([*descriptors.iterdir()]) == 64, "none is left")
-        with socket.create_connection((own_address(), 50051), timeout=60) as last:
-            last.sendall(struct.pack("<Q4sxii", 4, b"ns/a", 7, 1).ljust(80, b"\0"))
-            others.close()
-            answer = last.recv(40, socket.MSG_WAITALL)
-    assert answer == struct.pack("<iQQ20x", 7, 0, 1024 * MIB)
+def test_a_pod_cannot_take_the_descriptors_of_pages_and_of_other_pods(tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    with program(tmp_path, "256:256") as (_, url), contextlib.ExitStack() as others:
+        for _ in range(300):
+            others.enter_context(socket.create_connection((own_address(), 50051), timeout=60))
+        refused = "vgpu_token_refused_connections_total 2"
+        wait_until(lambda: f"{refused}5" in get(f"{url}/metrics"), "more than 250 are refused")
+        with Client(50052, name="ns/b") as client:
+            assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert get(f"{url}/-/healthy")
+        page = get(f"{url}/metrics")
+    labels = f'{{uuid="{UUID}",namespace="ns",pod="b"}}'
+    assert f"vgpu_token_opened_connections_total{labels} 1" in page
 
 
 def get(url):

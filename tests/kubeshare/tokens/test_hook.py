@@ -171,4 +171,4 @@ def test_listening_sockets_are_closed_first_whoever_closes(serve, tmp_path):
     with hook("v1.1") as process:
         process.memory_info()
         highest = max(each.socket.fileno() for each in server._connections)
-        assert min(each.socket.fileno() for each in server._listeners.values()) > highest + 100
+        assert min(each.listening.fileno() for each in server._ports.values()) > highest + 100
