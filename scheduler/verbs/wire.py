@@ -47,7 +47,12 @@ class ListedNames(Sequence[str]):
     def of(cls, listed: bytes) -> Self | None:
         """From a list in JSON; None if it has not the form that kube-scheduler's lists have.
 
-        In that form a comma is between two names, so that commas count them.
+        In that form each comma is between two names, and no name has a comma, so that for n names
+
+            quotes = 2 n    and    commas = n - 1
+
+        Without a backslash, quotes only delimit names. The number of them is needed beside the
+        commas: the only name of ``[","]`` looks like what is between two names.
         """
         inner, commas = listed[1:-1], listed.count(b",")
         is_plain = (
@@ -55,6 +60,7 @@ class ListedNames(Sequence[str]):
             and listed.startswith(b'["')
             and listed.endswith(b'"]')
             and inner.count(b'","') == commas
+            and listed.count(b'"') == 2 * (commas + 1)
             and not any(each in inner for each in _NOT_PLAIN)
         )
         return cls(inner, commas + 1) if is_plain else None
