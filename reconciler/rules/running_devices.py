@@ -21,11 +21,10 @@ from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.totals import excesses
 from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
-from vgpu.model.allocation import Allocation, Claim, Device
+from vgpu.model.allocation import Allocation, Claim, Device, mig_slot
 from vgpu.model.names import Phase, Source
 from vgpu.model.objects import ContainerState, Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.mig import mig_slot
 
 TRUSTED: Final = frozenset(
     {

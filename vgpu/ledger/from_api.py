@@ -7,13 +7,12 @@ import msgspec
 
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model.allocation import Claim, Device, Share
+from vgpu.model.allocation import Claim, Device, Share, mig_slot
 from vgpu.model.names import ContainerKind, Phase, PodRef, Source
 from vgpu.model.objects import ContainerState, Node, Pod, holds_devices
 from vgpu.model.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import OTHER_AMOUNT, ClaimProblem, CountedClaim, counted_claim
-from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.pod_requests import Basis
 

@@ -1,8 +1,37 @@
-"""Devices, shares, requests, allocations and claims as frozen values. No I/O."""
+"""Devices, shares, requests, allocations and claims as frozen values. No I/O.
+
+Where no MIG instance has a UUID yet, a slot of a GPU in MIG mode is a device, too: Volcano's
+scheduler names one ``<UUID>[<group>-<position>]``.
+"""
+
+import re
+from typing import Final
 
 import msgspec
 
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
+
+_DEVICE_NAME: Final = re.compile(
+    r"(?P<gpu>[A-Za-z0-9_./-]{1,96})"
+    r"(?:\[(?P<group>[A-Za-z0-9_.]{1,64})-(?P<position>[0-9]{1,4})\])?"
+)
+
+
+def is_device_name(text: str) -> bool:
+    """Whether it can name a device: a UUID, or a MIG slot as ``GPU-<uuid>[<group>-<position>]``."""
+    return _DEVICE_NAME.fullmatch(text) is not None
+
+
+def physical(device: str) -> str:
+    """The GPU or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
+    match = _DEVICE_NAME.fullmatch(device) if "[" in device else None
+    return match["gpu"] if match else device
+
+
+def mig_slot(device: str) -> tuple[str, int] | None:
+    """Group and position of a MIG slot's name; None for any other device."""
+    match = _DEVICE_NAME.fullmatch(device) if "[" in device else None
+    return (match["group"], int(match["position"])) if match and match["group"] else None
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -6,10 +6,9 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.allocation import Device, Request, Share, mig_slot, physical
 from vgpu.model.names import PodRef
 from vgpu.placement.volcano_mig import Geometry, slots
-from vgpu.schemes.mig import mig_slot, physical
 
 SOFTWARE: Final = "hami-core"
 """The mode of nodes whose GPUs are shared by a library, in the word of Volcano and HAMi."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share, physical
 from vgpu.model.names import ContainerKind, Phase
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.result import (
@@ -19,7 +19,6 @@ from vgpu.placement.result import (
     PlacementRefusal,
     PlacementResult,
 )
-from vgpu.schemes.mig import physical
 
 BEST_SCORE: Final = 10
 """Maximum score of a node (kube-scheduler, MaxExtenderPriority)."""

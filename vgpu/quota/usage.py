@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.allocation import Device, Request, Share, mig_slot, physical
 from vgpu.model.effective_shares import effective
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod
@@ -19,7 +19,6 @@ from vgpu.placement.node_view import peak_shares
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, Amounts, plus
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.counted_claims import CountedClaim
-from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.pod_requests import Basis, unknown_shares
 from vgpu.schemes.volcano.key_set import HAMI
 

@@ -7,11 +7,11 @@ Where to look:
 - :mod:`~vgpu.schemes.codec`: the Protocol ``SchemeCodec`` of all systems, its errors and values,
   and ``BaseCodec``, which answers for what a system does not have.
   :mod:`~vgpu.schemes.text`: numbers, times and names that they read alike;
-  :mod:`~vgpu.schemes.mig` and :mod:`~vgpu.schemes.kubeshare.node`: further names of devices;
+  :mod:`~vgpu.schemes.kubeshare.node`: further names of devices;
   :mod:`~vgpu.schemes.row`: amounts while the size of a unit is not set.
 - :mod:`~vgpu.schemes.volcano.codec`: Volcano vGPU and HAMi. ``key_set`` has both spellings as a
   table, ``claim`` the pod's annotations, ``node`` register, handshake and locks, ``env`` what a
-  container gets, ``legacy`` the older volcano-sh/devices, ``text`` what annotations are made of;
+  container gets, ``legacy`` the older volcano-sh/devices, ``text`` its numbers and times;
   :mod:`~vgpu.schemes.volcano.hami_core`: the shared-memory region of its library.
 - :mod:`~vgpu.schemes.gpushare.codec`: Aliyun's. ``annotations``, ``node`` (GPUs, device IDs, the
   unhealthy ConfigMap), ``env``.

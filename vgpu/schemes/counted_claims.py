@@ -20,13 +20,12 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share, mig_slot, physical
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Explained
 from vgpu.model.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.pod_requests import (
     Basis,
     basis_of,

@@ -20,6 +20,7 @@ from reconciler.reasons import SkipReason
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.filter.refusals import RefusedNodes
 from vgpu.kube.disruption import DisruptionBudget
+from vgpu.model.allocation import physical
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.model.reasons import Explained
 from vgpu.placement.candidate import PodDemand
@@ -27,7 +28,6 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, held_shares
 from vgpu.placement.pod_count import PodCounter
 from vgpu.placement.result import PlacementRefusal
-from vgpu.schemes.mig import physical
 from vgpucli.fit.answer import node_fits, place_again, place_pods
 from vgpucli.fit.eviction_plan import (
     BudgetKey,

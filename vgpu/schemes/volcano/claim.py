@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share, is_device_name, mig_slot
 from vgpu.model.names import ContainerKind, Phase, Scheme
 from vgpu.model.objects import Container, Pod
 from vgpu.model.units import MILLI_PER_PERCENT
 from vgpu.schemes.codec import ClaimError, remark
-from vgpu.schemes.mig import is_device, mig_slot
 from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import KeySet
-from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32
+from vgpu.schemes.volcano.text import MOST, MOST_SECONDS
 
 VENDOR: Final = "NVIDIA"
 """The type of NVIDIA's devices. Other vendors' devices in the annotation are ignored."""
@@ -107,9 +106,9 @@ def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
         raise ClaimError(object_name_of(pod), key, entry, "not <UUID>,<type>,<memory>,<cores>")
     if VENDOR not in fields[1]:
         return None
-    if not is_device(fields[0]):
+    if not is_device_name(fields[0]):
         raise ClaimError(object_name_of(pod), key, entry, "not a device")
-    memory, cores = int32(fields[2]), int32(fields[3])
+    memory, cores = number(fields[2], MOST), number(fields[3], MOST)
     if memory is None or cores is None:
         raise ClaimError(object_name_of(pod), key, entry, "not numbers of memory and cores")
     return Share(fields[0], memory * unit, cores * MILLI_PER_PERCENT)
@@ -335,7 +334,7 @@ def _entry(
     """One device, under its UUID. Raises ClaimError."""
     device = devices.get(share.device)
     name = device.uuid if device and device.uuid and not mig_slot(share.device) else share.device
-    if not is_device(name):
+    if not is_device_name(name):
         raise ClaimError(object_name, key, name, "not a device")
     amounts = []
     for amount, size in ((share.memory_bytes, unit), (share.cores_milli, MILLI_PER_PERCENT)):

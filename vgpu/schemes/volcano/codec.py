@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share, mig_slot, physical
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import MIB, MILLI_PER_PERCENT
@@ -22,7 +22,6 @@ from vgpu.schemes.codec import (
     NodeLock,
     Slot,
 )
-from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.text import amount
 from vgpu.schemes.volcano import claim as volcano_claim
 from vgpu.schemes.volcano import env as volcano_env

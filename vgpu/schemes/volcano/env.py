@@ -7,11 +7,10 @@ devices, ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` the memory limit of the i-th.
 from collections.abc import Mapping
 from typing import Final
 
-from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.allocation import Allocation, Device, Share, mig_slot
 from vgpu.model.names import PodRef
 from vgpu.model.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT, percent
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
-from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import ShimPaths
 from vgpu.schemes.volcano.text import BOOLEANS

@@ -5,6 +5,7 @@ scheduler (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a t
 pod is being served.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
@@ -12,19 +13,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Device
+from vgpu.model.allocation import Device, is_device_name
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Node
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
-from vgpu.schemes.mig import is_device
+from vgpu.schemes.text import number
 from vgpu.schemes.volcano.key_set import HAMI_CORE, SPLIT_COUNT, KeySet
 from vgpu.schemes.volcano.text import (
     BOOLEANS,
     MOST,
     instant,
-    int32,
-    is_word,
     moment,
     stamp,
 )
@@ -79,23 +78,35 @@ class Registration(
     healthy: bool = False
 
 
+_WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
+
 _JSON = msgspec.json.Decoder(tuple[Registration, ...])
 
 
+def _int32(text: str) -> int | None:
+    """A whole number of 0 to :data:`MOST`."""
+    return number(text, MOST)
+
+
+def _is_word(text: str) -> bool:
+    """Whether it can stand between separators, as a GPU's type and mode do."""
+    return _WORD.fullmatch(text) is not None
+
+
 def _numa(text: str) -> int | None:
-    value = int32(text.removeprefix("-"))
+    value = _int32(text.removeprefix("-"))
     return -value if value is not None and text.startswith("-") else value
 
 
 def _word_cell(text: str) -> str | None:
-    return text if is_word(text) else None
+    return text if _is_word(text) else None
 
 
 _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
-    "index": int32,
-    "slots": int32,
-    "memory": int32,
-    "cores": int32,
+    "index": _int32,
+    "slots": _int32,
+    "memory": _int32,
+    "cores": _int32,
     "type": _word_cell,
     "numa": _numa,
     "mode": _word_cell,
@@ -162,7 +173,7 @@ def _from_columns(text: str, key_set: KeySet, object_name: str) -> tuple[Registr
         # All GPUs of a model have few texts behind their UUIDs.
         read = _columns if len(rest) <= _LONGEST else _columns.__wrapped__
         gpu, flaw = read(rest, key_set.columns, key_set.least_columns)
-        if not flaw and not is_word(uuid):
+        if not flaw and not _is_word(uuid):
             flaw = f"{key_set.columns[0]} is {uuid[:40]!r}"
         if flaw:
             raise ClaimError(object_name, key_set.register, part, flaw)
@@ -189,9 +200,9 @@ def _flaw(gpu: Registration) -> str:
     numbers = (gpu.index or 0, gpu.slots, gpu.memory, gpu.cores, gpu.numa + 1)
     if min(numbers) < 0 or max(numbers) > MOST:
         return f"a number outside 0..{MOST}"
-    if not is_device(gpu.uuid):
+    if not is_device_name(gpu.uuid):
         return "not a GPU's UUID"
-    return "" if is_word(gpu.type) and is_word(gpu.mode) else "not a type and a mode"
+    return "" if _is_word(gpu.type) and _is_word(gpu.mode) else "not a type and a mode"
 
 
 def _cell(gpu: Registration, column: str, key_set: KeySet) -> str:

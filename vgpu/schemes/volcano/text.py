@@ -1,4 +1,4 @@
-"""The parts of Volcano's and HAMi's annotations: 32-bit numbers, device names, points in time.
+"""Numbers and points in time in Volcano's and HAMi's annotations.
 
 Each reader gives None for any other text, however long. The limits are those of the originals:
 their numbers are Go's int32.
@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import msgspec
-
-from vgpu.schemes.text import number
 
 MOST: Final = 2**31 - 1
 """The largest number in an annotation."""
@@ -24,24 +22,12 @@ BOOLEANS: Final = {
 }
 """The texts that Go's ``strconv.ParseBool`` reads."""
 
-_WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
-
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 _STAMP = re.compile(
     r"(?P<date>[0-9]{4}[-.][0-9]{2}[-.][0-9]{2}) (?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?P<fraction>\.[0-9]{1,9})?(?: (?P<hours>[+-][0-9]{2})(?P<minutes>[0-9]{2})(?: .*)?)?",
     re.DOTALL,
 )
-
-
-def int32(text: str) -> int | None:
-    """A whole number of 0 to :data:`MOST`."""
-    return number(text, MOST)
-
-
-def is_word(text: str) -> bool:
-    """Whether it can stand between separators, as a GPU's type and mode do."""
-    return _WORD.fullmatch(text) is not None
 
 
 def instant(rfc3339: str) -> float | None:
