@@ -30,6 +30,7 @@ COMMON = settings(
 )
 settings.register_profile("dev", COMMON)
 settings.register_profile("ci", COMMON, max_examples=100, derandomize=True, database=None)
+settings.register_profile("fast", settings.get_profile("ci"), max_examples=25)
 settings.register_profile("thorough", COMMON, max_examples=1000)
 settings.load_profile("dev")  # pytest's --hypothesis-profile=NAME replaces it
 
