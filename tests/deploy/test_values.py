@@ -101,7 +101,7 @@ def test_chart_and_program_have_the_same_version():
 VALIDATOR = Draft7Validator(SCHEMA)
 SETS = {
     path.stem: yaml.safe_load(path.read_text())
-    for path in (ROOT / "tests" / "deploy" / "values").glob("*.yaml")
+    for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
 }
 
 
