@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support import product
 from tests.support.environment import ROOT
 from vgpu.program.own_packages import PACKAGES
 from vgpucli.main import COMMANDS
@@ -29,20 +30,20 @@ def name_of(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {name_of(file): file for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
+MODULES = {name_of(file): file for file in product.files(PACKAGES)}
 
 
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
-    """Every module of the product, read once."""
-    return {module: ast.parse(file.read_bytes()) for module, file in MODULES.items()}
+    """Every module of the product."""
+    return {module: product.tree(file) for module, file in MODULES.items()}
 
 
-def mentioned(module: str, tree: ast.Module) -> Iterator[str]:
+def mentioned(module: str) -> Iterator[str]:
     """What a module imports, anywhere in it, or names as ``module:object``; and its packages."""
     parts = module.split(".")
     yield from (".".join(parts[:length]) for length in range(1, len(parts)))
-    for node in ast.walk(tree):
+    for node in product.nodes(MODULES[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -53,13 +54,13 @@ def mentioned(module: str, tree: ast.Module) -> Iterator[str]:
             yield node.value.split(":")[0]
 
 
-def reached(trees: dict[str, ast.Module]) -> set[str]:
+def reached() -> set[str]:
     found: set[str] = set()
     waiting = set(ENTRY_POINTS)
     while waiting:
         module = waiting.pop()
         found.add(module)
-        waiting |= MODULES.keys() & set(mentioned(module, trees[module])) - found
+        waiting |= MODULES.keys() & set(mentioned(module)) - found
     return found
 
 
@@ -67,8 +68,8 @@ def test_the_entry_points_are_modules():
     assert MODULES.keys() >= ENTRY_POINTS
 
 
-def test_every_module_is_reached_by_a_command(trees):
-    assert sorted(MODULES.keys() - reached(trees)) == []
+def test_every_module_is_reached_by_a_command():
+    assert sorted(MODULES.keys() - reached()) == []
 
 
 FOR_TESTS = Kept("a fault of the simulated node, which tests cause", "2026-11-23")
@@ -105,11 +106,11 @@ def public_functions(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
                     yield f"{module}:{prefix}{node.name}", node.name
 
 
-def names_in_use(trees: dict[str, ast.Module]) -> set[str]:
+def names_in_use() -> set[str]:
     """Every name that the product reads, as a name, an attribute or an entry point."""
     names = {target.split(":")[-1] for target, _ in COMMANDS.values()}
-    for module, tree in trees.items():
-        for node in ast.walk(tree):
+    for module, file in MODULES.items():
+        for node in product.nodes(file):
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name):
                     names.add(name)
@@ -119,7 +120,7 @@ def names_in_use(trees: dict[str, ast.Module]) -> set[str]:
 
 
 def test_every_function_is_used_by_the_product_or_stays_for_a_reason(trees):
-    used = names_in_use(trees)
+    used = names_in_use()
     unused = {
         place
         for place, name in public_functions(trees)

@@ -12,11 +12,12 @@ import re
 import tokenize
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.support import product
 from tests.support.environment import ROOT
 from vgpu.program.own_packages import PACKAGES as OWN_PACKAGES
 
@@ -127,41 +128,39 @@ def comment_texts(path: str, content: str) -> Iterator[Text]:
         yield Text("docs", path, line, _CODE.sub("", text.partition("#")[2]))
 
 
-def module_texts(path: str, tree: ast.Module) -> Iterator[Text]:
-    """Docstrings, and the string literals with a space in them."""
+def module_texts(path: str, nodes: Iterable[ast.AST]) -> Iterator[Text]:
+    """Docstrings, and the string literals with a space in them; a docstring's node comes later."""
     docstrings = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             match statement:
                 case ast.Expr(value=ast.Constant(value=str() as text) as constant):
                     docstrings.add(constant)
                     yield Text("docstrings", path, constant.lineno, _CODE.sub("", text))
-    for node in ast.walk(tree):
-        if node in docstrings:
-            continue
         match node:
             case ast.Constant(value=str() as text) if " " in text or text in TITLES:
-                yield Text("messages", path, node.lineno, _CODE.sub("", text))
+                if node not in docstrings:
+                    yield Text("messages", path, node.lineno, _CODE.sub("", text))
 
 
 @cache
 def modules() -> tuple[Module, ...]:
     """The product's modules, without generated ones; each is read once."""
     found = []
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            if not file.name.endswith(("_pb2.py", "_pb2_grpc.py")):
-                path, tree = str(file.relative_to(ROOT)), ast.parse(file.read_bytes())
-                classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-                names = [file.stem, *_names(tree)]
-                found.append(Module(path, list(module_texts(path, tree)), classes, names))
+    for file in product.files(PACKAGES):
+        if not file.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+            path, nodes = str(file.relative_to(ROOT)), product.nodes(file)
+            body = product.tree(file).body
+            classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+            names = [file.stem, *_names(nodes)]
+            found.append(Module(path, list(module_texts(path, nodes)), classes, names))
     return tuple(found)
 
 
-def _names(tree: ast.Module) -> Iterator[str]:
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Each name that a module defines; constants in lower case."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
                 yield name

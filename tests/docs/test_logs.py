@@ -7,11 +7,12 @@ The object and the reason are fields. A message that is no literal is not checke
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pytest
 
+from tests.support import product
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.program.own_packages import PACKAGES
@@ -23,9 +24,9 @@ KEPT: Final = {("vgpu/web/server.py", "listening"): "vgpu/web is a library of it
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
-def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def messages(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and message of every call of a logger; a part that is no literal is a placeholder."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         receiver = node.func.value
@@ -54,12 +55,11 @@ def problem(message: str) -> str:
 
 @no_defects
 def test_every_log_line_is_an_event():
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            name = str(file.relative_to(ROOT))
-            for line, message in messages(ast.parse(file.read_bytes())):
-                if (name, message) not in KEPT and (why := problem(message)):
-                    yield f"{name}:{line}: {message!r}: {why}"
+    for file in product.files(PACKAGES):
+        name = str(file.relative_to(ROOT))
+        for line, message in messages(product.nodes(file)):
+            if (name, message) not in KEPT and (why := problem(message)):
+                yield f"{name}:{line}: {message!r}: {why}"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_every_log_line_is_an_event():
     ],
 )
 def test_a_line_that_is_no_event_is_found(call):
-    ((_, message),) = messages(ast.parse(call))
+    ((_, message),) = messages(ast.walk(ast.parse(call)))
     assert problem(message)
 
 
@@ -83,5 +83,5 @@ def test_a_line_that_is_no_event_is_found(call):
     "call", ['log.info("pod bound", extra={"pod": name})', 'log.log(level, "cycle ended")']
 )
 def test_an_event_is_none(call):
-    ((_, message),) = messages(ast.parse(call))
+    ((_, message),) = messages(ast.walk(ast.parse(call)))
     assert not problem(message)

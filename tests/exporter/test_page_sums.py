@@ -11,7 +11,7 @@ from exporter.allocations import allocation_totals, is_allocation
 from exporter.families import OWN_TABLES
 from exporter.sampler import codecs
 from exporter.view import ExporterView, gpu_rows
-from tests.support.any_node import NODE, NODES, numbers
+from tests.support.any_node import NODE, nodes, numbers
 from tests.support.live import parse
 from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import certain, unclear_use, usages
@@ -64,7 +64,7 @@ class Page:
 @functools.cache
 def page_of(number):
     """The page of a node; all properties look at the same ones."""
-    return Page(NODES[number])
+    return Page(nodes()[number])
 
 
 @given(numbers)
@@ -141,6 +141,6 @@ def test_no_limit_is_published_that_nobody_can_have(number):
 def test_what_is_used_does_not_depend_on_what_was_kept_before(several):
     kept = LedgerBuilder(codecs(GIB, MIB), NODE)
     for number in several:
-        seen, fresh = NODES[number], LedgerBuilder(codecs(GIB, MIB), NODE)
+        seen, fresh = nodes()[number], LedgerBuilder(codecs(GIB, MIB), NODE)
         assert kept.ledger(seen) == fresh.ledger(seen)
         assert kept.usage(seen) == fresh.usage(seen)

@@ -3,6 +3,7 @@
 One honours our labels, the other renames them to `exported_…`; both must answer the same.
 """
 
+import importlib
 import io
 import json
 import math
@@ -16,7 +17,6 @@ from grafana import alerts
 from grafana.answers import Line, Server, name_of, rows
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.model import TablePanel
-from grafana.preview import UNITS, picture, ranked
 from grafana.reading import EVERYTHING, FOLDER, filled, load, of_range, panels
 from tests.grafana.asking import first_answers, wait_for_none
 from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
@@ -56,6 +56,13 @@ VALUES = {**EVERYTHING, **of_range(60, step=1), "__rate_interval": "10s"}
 BY = re.compile(r"max by \(([^)]*)\)")
 LABEL_VALUES = re.compile(r"label_values\((.*), (\w+)\)")
 QUERY_RESULT = re.compile(r"query_result\((.*)\)")
+
+
+@pytest.fixture(scope="module")
+def preview():
+    """The module that draws. It is imported here: matplotlib takes half a second in each worker."""
+    return importlib.import_module("grafana.preview")
+
 
 each_dashboard = pytest.mark.parametrize("uid", PAGES)
 
@@ -259,15 +266,15 @@ def test_without_honor_labels_an_alert_and_a_sum_name_containers_and_not_the_exp
 
 
 @each_dashboard
-def test_a_dashboard_can_be_drawn(cluster, uid):
-    picture_of = picture(PAGES[uid], looking_back(cluster.servers.renaming, 30))
+def test_a_dashboard_can_be_drawn(cluster, preview, uid):
+    picture_of = preview.picture(PAGES[uid], looking_back(cluster.servers.renaming, 30))
     drawn = Image.open(io.BytesIO(picture_of))
     assert len(drawn.convert("RGB").getcolors(1 << 24)) > 20
 
 
-def test_a_dashboard_of_nothing_can_be_drawn(cluster):
+def test_a_dashboard_of_nothing_can_be_drawn(cluster, preview):
     server = Server(f"http://127.0.0.1:{cluster.servers.honouring.port}", VALUES, 0, 30)
-    assert picture(PAGES["vgpu-node"], server)
+    assert preview.picture(PAGES["vgpu-node"], server)
 
 
 @pytest.mark.parametrize(
@@ -283,11 +290,11 @@ def test_a_dashboard_of_nothing_can_be_drawn(cluster):
         ("watt", 1150, "1.15 kW"),
     ],
 )
-def test_numbers_are_shown_in_their_units(unit, value, words):
-    assert UNITS[unit](value) == words
+def test_numbers_are_shown_in_their_units(preview, unit, value, words):
+    assert preview.UNITS[unit](value) == words
 
 
-def test_a_legend_begins_with_what_is_largest_now():
+def test_a_legend_begins_with_what_is_largest_now(preview):
     lines = [
         Line(name, (0.0, 1.0), values)
         for name, values in {
@@ -297,7 +304,7 @@ def test_a_legend_begins_with_what_is_largest_now():
             "was high": (10.0, 1.0),
         }.items()
     ]
-    assert [line.name for line in ranked(lines)] == ["high", "was high", "low", "gone"]
+    assert [line.name for line in preview.ranked(lines)] == ["high", "was high", "low", "gone"]
 
 
 # ---------------------------------------------------------------- vgpu inspect

@@ -19,6 +19,7 @@ from reconciler.observe.dump import DumpObserver
 from reconciler.policy import Policy
 from reconciler.rules.drift import recover
 from tests.schemes.toy_scheme import ASSIGNED, DEVICE, GPUS, RESOURCE, TOY
+from tests.support import product
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
 from vgpu.inventory import Units
@@ -177,7 +178,7 @@ OF_ONE_ORIGINAL = {
 
 def names_of_schemes(file):
     """Imports of a scheme's package, its classes, and members of Scheme other than NONE."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in product.nodes(file):
         if isinstance(node, ast.ImportFrom):
             module = (node.module or "").split(".")
             named = {*module[2:], *(alias.name for alias in node.names)}
@@ -185,15 +186,14 @@ def names_of_schemes(file):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Name) and CLASSES.fullmatch(node.id):
             yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield from MEMBERS.findall(ast.unparse(node))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield from MEMBERS.findall(f"{node.value.id}.{node.attr}")
 
 
 def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
     found = [
         f"{name}: {text}"
-        for top in OWN_PACKAGES
-        for file in sorted((ROOT / top).rglob("*.py"))
+        for file in product.files(OWN_PACKAGES)
         if not (name := str(file.relative_to(ROOT))).startswith((*HOME, *OF_ONE_ORIGINAL))
         for text in names_of_schemes(file)
     ]
@@ -202,5 +202,5 @@ def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
 
 def test_nobody_asks_which_class_a_codec_is():
     asks = re.compile(r"isinstance\([^)]*codec")
-    files = (file for top in OWN_PACKAGES for file in (ROOT / top).rglob("*.py"))
+    files = product.files(OWN_PACKAGES)
     assert [str(file) for file in files if asks.search(file.read_text())] == []

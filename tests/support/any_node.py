@@ -5,6 +5,7 @@ pids are another pod's by now, pods have ended, files name pods that are no more
 may be missing.
 """
 
+from functools import cache
 from random import Random
 
 from hypothesis import strategies as st
@@ -328,9 +329,15 @@ def any_api_pod(random, ref):
     )
 
 
-_RANDOM = Random(16)
-NODES = tuple(any_node(_RANDOM) for _ in range(1000))
-"""Made beforehand, so that a thousand examples are cheap to draw."""
+NUMBER_OF_NODES = 1000
 
-numbers = st.sampled_from(range(len(NODES)))
-"""Of ``NODES``; a number is shorter to print than all that is read of a node."""
+
+@cache
+def nodes() -> tuple[Observation, ...]:
+    """Made once, and together, so that a thousand examples are cheap to draw."""
+    random = Random(16)
+    return tuple(any_node(random) for _ in range(NUMBER_OF_NODES))
+
+
+numbers = st.sampled_from(range(NUMBER_OF_NODES))
+"""Of :func:`nodes`; a number is shorter to print than all that is read of a node."""

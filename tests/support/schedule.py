@@ -77,12 +77,16 @@ LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 ORDER = (OTHERS, *LANES, "bed", "")
 
 TOGETHER = {
+    "docs/test_language": "sources",
+    "docs/test_logs": "sources",
+    "schemes/test_registry": "sources",
+    "test_reachable": "sources",
     "grafana/test_live": "grafana",
     "grafana/test_dashboard_queries": "grafana",
     "release/test_artefacts": "release",
     "release/test_on_a_node": "release",
 }
-"""Other files that share a session fixture -> the name of their group."""
+"""Other files that share a session fixture, or what they have read -> the name of their group."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
