@@ -71,8 +71,11 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def failures(folder: Path, cases: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Each case of which promtool's unit test fails, by its name, with promtool's output."""
+def failures(folder: Path, cases: Mapping[str, dict[str, Any]], every: str = "1m") -> list[str]:
+    """Each case of which promtool's unit test fails, by its name, with promtool's output.
+
+    ``every`` is how often Prometheus evaluates the rules, at most as seldom as it forgets a value.
+    """
     names = {}
     for number, (name, case) in enumerate(cases.items()):
         file = folder / f"{number}.test.json"  # which YAML includes
@@ -80,7 +83,7 @@ def failures(folder: Path, cases: Mapping[str, dict[str, Any]]) -> list[str]:
         rules.write_text(json.dumps({"groups": list(only(asked_about(case)))}))
         unit_test = {
             "rule_files": [rules.name],
-            "evaluation_interval": "1m",
+            "evaluation_interval": every,
             "group_eval_order": ORDER,
             "tests": [{"interval": "1m", **case}],
         }
@@ -94,9 +97,9 @@ def failures(folder: Path, cases: Mapping[str, dict[str, Any]]) -> list[str]:
     return [f"{name}: {verdict}" for name, verdict in failed.items()]
 
 
-def passes(folder: Path, case: dict[str, Any]) -> None:
+def passes(folder: Path, case: dict[str, Any], every: str = "1m") -> None:
     """Assert that promtool's unit test passes."""
-    failed = failures(folder, {"it": case})
+    failed = failures(folder, {"it": case}, every)
     assert not failed, failed[0]
 
 

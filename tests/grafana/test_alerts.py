@@ -247,6 +247,7 @@ def test_an_outage_of_three_days_is_still_one(tmp_path):
             "input_series": series,
             "alert_rule_test": [at(alert.name, 3 * DAY, [still]), at(alert.name, 8 * DAY)],
         },
+        every="5m",
     )
 
 

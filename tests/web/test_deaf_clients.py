@@ -16,7 +16,8 @@ from vgpu.web.server import HttpResponse, Timeouts
 
 PAGE = HttpResponse(200, (("Content-Type", "text/plain"),), b"m" * 60_000)
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-CLIENTS, SCRAPES = 240, 25
+CLIENTS = 240
+SCRAPES, MORE_SCRAPES = 8, 50
 PATIENT = Timeouts(head=3600, idle=3600, write=3600)
 """No place becomes free by itself."""
 
@@ -43,11 +44,12 @@ def deaf_clients(address, sources):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough("soak", smaller=True)
 @pytest.mark.parametrize("sources", SOURCES.values(), ids=SOURCES)
-def test_every_scrape_is_answered_beside_many_clients_that_do_not_read(serve, sources):
+def test_every_scrape_is_answered_beside_many_clients_that_do_not_read(serve, sources, full):
     (address,) = serve({"/": lambda request: PAGE}, timeouts=PATIENT).addresses
     with deaf_clients(address, sources):
-        for _ in range(SCRAPES):
+        for _ in range(MORE_SCRAPES if full else SCRAPES):
             status, _, body = fetch(address)
             assert (status, len(body)) == (200, len(PAGE.body))
 
