@@ -17,6 +17,8 @@ from tests.support.terminal import Terminal
 from vgpu.program.termination import USER_DEFINED
 from vgpucli.top.command import command
 
+pytestmark = pytest.mark.slow  # frames, keys and answers without a terminal are in the other files
+
 TOP = (
     sys.executable,
     "-c",
@@ -207,7 +209,6 @@ def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
 # ---------------------------------------------------------------- a real exporter
 
 
-@pytest.mark.slow
 def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -229,7 +230,6 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
                 assert terminal.status() == 0
 
 
-@pytest.mark.slow
 def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     with RunningDemo(tmp_path) as demo:
         arguments = [*TOP, "--once", "--processes", f"--url={demo.url}"]
@@ -243,7 +243,6 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     assert "    pid 1180907 " in done.stdout
 
 
-@pytest.mark.slow
 def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
     with RunningDemo(tmp_path) as demo:
         local = f"import vgpucli.top.command as top; top.LOCAL = {demo.url!r}; top.command()"
