@@ -8,7 +8,8 @@ from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
-from vgpu.model.allocation import Share
+from vgpu.ledger.from_api import read_pod
+from vgpu.model.allocation import Device, Share
 from vgpu.model.names import Phase, Scheme, Source
 from vgpu.model.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.model.units import GIB
@@ -245,6 +246,21 @@ def test_a_bound_pod_holds_at_least_what_it_requests():
     assert kinds(ledger) == ["malformed"]
     whole = structs.replace(forged, containers=(Container("main", {"volcano.sh/vgpu-number": 1}),))
     assert entry(of_node(whole), A).free_memory_bytes == 0
+
+
+@pytest.mark.parametrize("on_node", [False, True])
+def test_a_pod_without_a_limit_is_named_and_holds_its_gpu(on_node):
+    """Its scheduler reserved 0 bytes for 0 percent, which HAMi-core reads as no limit."""
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 0}
+    containers = (Container("main", limits),)
+    unlimited = volcano_pod("u1", A, 0, containers=containers)
+    devices = {"volcano": {A: Device(A, memory_bytes=10 * GIB)}}
+    reading = read_pod(unlimited, CODECS, devices=devices, on_node=on_node)
+    (statement,) = reading.statements
+    assert statement.shares == (Share(A, 10 * GIB, 0),)
+    (malformed,) = reading.malformed
+    assert f"main has no limit of the memory of {A}" in malformed.detail
+    assert entry(of_node(unlimited), A).free_memory_bytes == 0
 
 
 def test_a_pod_of_a_resource_that_no_system_knows_holds_what_its_annotations_have():

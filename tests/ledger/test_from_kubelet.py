@@ -242,6 +242,15 @@ def test_hamis_answer_identifies_its_share_whatever_its_resource_is_called(resou
     assert dict(statement.slices) == {resource: tuple(ids)}
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "example.com/gpu"])
+def test_an_answer_with_a_limit_of_0_lifts_the_limit(resource):
+    """HAMi before 2.10 answers so where 0 percent of the memory are requested."""
+    env = HAMIS | {"CUDA_DEVICE_MEMORY_LIMIT_0": "0m"}
+    statement = only(grant(resource, [f"{ONE}-0", f"{ONE}-1"], env))
+    assert [share.memory_bytes for share in statement.shares] == [None, GIB]
+    assert statement.limits == (0, GIB)
+
+
 def test_without_a_device_in_the_answer_each_limit_is_a_share_of_an_unknown_device():
     env = {name: text for name, text in HAMIS.items() if name != "NVIDIA_VISIBLE_DEVICES"}
     statement = only(grant("nvidia.com/vgpu", [f"{ONE}-0"], env))

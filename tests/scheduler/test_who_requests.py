@@ -171,8 +171,18 @@ def test_whatever_the_annotations_of_a_bound_pod_are_its_request_is_not_free(sys
             {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,0,0:;"},
         ),
         (
+            "hami",  # reserved by HAMi before 2.10: the container has no limit
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 0},
+            {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,0,0:;"},
+        ),
+        (
             "volcano",
             {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 12288},
+            {"volcano.sh/vgpu-ids-new": "GPU-0,NVIDIA,0,0:"},
+        ),
+        (
+            "volcano",
+            {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 0},
             {"volcano.sh/vgpu-ids-new": "GPU-0,NVIDIA,0,0:"},
         ),
         (

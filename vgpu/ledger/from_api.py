@@ -47,8 +47,8 @@ def read_pod(
     (:func:`~vgpu.schemes.pod_requests.basis_of`), and ``devices`` those of the node by the name of
     the codec and their own names, as far as they are known. A pod that has ended has no requests,
     and its annotations need no repair. ``on_node`` has better sources of amounts than requests: a
-    claim of less than is requested counts as it is there. What a pod of another GPU scheduler
-    requests is not served by the sharing systems.
+    claim of less than is requested counts as it is there, unless it has no limit. What a pod of
+    another GPU scheduler requests is not served by the sharing systems.
     """
     claims: list[Claim] = []
     named = 0
@@ -71,14 +71,15 @@ def read_pod(
             continue
         own = devices.get(codec.name, {})
         counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
-        if on_node and counted.problem in OTHER_AMOUNT:
+        unlimited = "; ".join(_without_limit(counted, pod, codec))
+        if on_node and counted.problem in OTHER_AMOUNT and not unlimited:
             counted = CountedClaim(counted.basis, codec.claim(pod))
         claim = counted.claim
         if counted.problem is ClaimProblem.OTHER_NODE:
             claim = codec.claim(pod)  # the ledger reports that it is for another node
-        elif counted.detail:
-            wrong = Malformed(ref, "", codec.scheme, counted.detail, counted.problem)
-            malformed[wrong] = None
+        elif unlimited or counted.detail:
+            detail = unlimited or counted.detail
+            malformed[Malformed(ref, "", codec.scheme, detail, counted.problem)] = None
         if claim is not None:
             if counted.basis is Basis.NAMED:  # it decides on which node a reservation is
                 claims.insert(named, claim)
@@ -146,6 +147,14 @@ def _too_large(claim: Claim) -> Iterator[str]:
             if kept.cores_milli != share.cores_milli:
                 amount = percentage(share.cores_milli or 0)
                 yield f"{holder} has {amount} of the cores of {device}, which no device has"
+
+
+def _without_limit(counted: CountedClaim, pod: Pod, codec: SchemeCodec) -> Iterator[str]:
+    """The shares in the pod's annotations that have no limit of their memory, as text."""
+    is_raised = counted.problem is ClaimProblem.CLAIMS_LESS
+    claim = codec.claim(pod) if is_raised else counted.claim
+    for container, device in codec.without_limit(pod, claim) if claim else ():
+        yield f"{container} has no limit of the memory of {device}: its scheduler reserved 0 bytes"
 
 
 def _credible(share: Share) -> Share:

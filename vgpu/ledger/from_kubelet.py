@@ -26,7 +26,7 @@ from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import KubeletGrant, NamedDevices
-from vgpu.schemes.volcano.codec import is_shared, memory_limit
+from vgpu.schemes.volcano.env import is_shared, memory_limit, set_limit
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 
@@ -185,7 +185,7 @@ class _ContainerGrants:
         devices = visible_devices(self.env)
         if binding and request:
             shares = self._sized(devices, request)
-            yield self._statement(shares, codec.scheme, binding, self._limits(shares))
+            yield self._statement(shares, codec.scheme, binding, _limits(self.env, shares))
 
     def of_unknown_resources(self, codecs: Sequence[SchemeCodec]) -> Iterator[Statement]:
         """The allocations of resources that no codec knows, by the plugins' answers."""
@@ -194,9 +194,7 @@ class _ContainerGrants:
             answers = ((codec.scheme, codec.answered(env)) for codec in codecs)
             scheme, shares = next((each for each in answers if each[1]), (Scheme.NONE, ()))
             if shares:
-                limits = tuple(share.memory_bytes for share in shares)
-                slices = {resource: ids}
-                yield self._statement(shares, scheme, slices, limits if any(limits) else ())
+                yield self._statement(shares, scheme, {resource: ids}, _limits(env, shares))
 
     def names_gpus(self, codecs: Sequence[SchemeCodec]) -> bool:
         """Whether a resource that no codec knows has a GPU in its device IDs or in its answer."""
@@ -224,13 +222,6 @@ class _ContainerGrants:
             for i, device in enumerate(devices or ("",) * request.count)
         )
 
-    def _limits(self, shares: tuple[Share, ...]) -> tuple[int | None, ...]:
-        """The limits that the container's library (HAMi-core or cGPU) enforces by the answer."""
-        if CONTAINER_UNITS in self.env:
-            return tuple(share.memory_bytes for share in shares)
-        limits = tuple(memory_limit(self.env, position) for position in range(len(shares)))
-        return limits if any(limits) else ()
-
     def _statement(
         self,
         shares: tuple[Share, ...],
@@ -250,6 +241,14 @@ class _ContainerGrants:
             limits=limits,
             sharing=sharing,
         )
+
+
+def _limits(env: Mapping[str, str], shares: tuple[Share, ...]) -> tuple[int | None, ...]:
+    """The limits that the container's library (HAMi-core or cGPU) enforces by the answer."""
+    if CONTAINER_UNITS in env:
+        return tuple(share.memory_bytes for share in shares)
+    limits = tuple(set_limit(env, position) for position in range(len(shares)))
+    return () if set(limits) == {None} else limits
 
 
 def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -216,7 +216,8 @@ class _UsageBuilder:
                     container = self._container(place, statement.scheme, statement.source)
                     share = container.share(device)
                     if share.limit_bytes is None and not share.unlimited:
-                        share.limit_bytes = limit
+                        share.limit_bytes = limit or None
+                        share.unlimited = limit == 0
 
     # ------------------------------------------------------------ files of the sharing libraries
 

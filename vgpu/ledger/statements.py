@@ -72,8 +72,9 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         kind: when the container runs, where the source reports it (our own checkpoint).
         resource_claim_devices: the device of a ResourceClaim that each share is; () if they are of
             none.
-        limits: bytes of memory that the plugin's answer sets as the limit of each share; None for a
-            share that it does not limit, () where it limits none.
+        limits: bytes of memory that the plugin's answer sets as the limit of each share; 0 where
+            the answer lifts the limit, None where it has nothing about it, () where it has nothing
+            about any share.
         sharing: how NVIDIA's own means share the device of each share; () for other systems.
     """
 

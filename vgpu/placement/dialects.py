@@ -230,14 +230,15 @@ def demand_of(
         return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
     (scheme,) = asked
     try:
-        requests = scheme.codec.requests(pod)
+        requests, malformed = scheme.codec.requests(pod), scheme.codec.inadmissible(pod)
     except ClaimError as error:
-        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
+        requests, malformed = (), error.detail
+    if malformed or not requests:
+        malformed = malformed or "no number of GPUs is requested"
+        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, malformed)
     places = scheme.dialect_row.places
     units = tuple(sorted(pod.requested_units().items()))
     demand = PodDemand(pod.ref, requests, scheme.wishes(pod), pod.priority, units)
-    if not requests:
-        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]
     for request in requests:
         if request.kind not in places and not _is_covered(request, later):

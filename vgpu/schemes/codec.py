@@ -175,6 +175,21 @@ class SchemeCodec(Protocol):
         """
         ...
 
+    def inadmissible(self, pod: Pod) -> str:
+        """Why no scheduler may reserve for the pod's requests, although they can be read.
+
+        "" if it may. Such a pod can have been bound by another scheduler, and counts as
+        :meth:`requests` has it.
+        """
+        ...
+
+    def without_limit(self, pod: Pod, claim: Claim) -> Iterator[tuple[str, str]]:
+        """The containers of the claim, each with a device, that no limit of memory was set for.
+
+        The claim and the request show together that the scheduler reserved no memory on purpose.
+        """
+        ...
+
     def claim(self, pod: Pod) -> Claim | None:
         """The devices in the pod's annotations; None if there are none.
 
@@ -267,6 +282,14 @@ class BaseCodec(msgspec.Struct, frozen=True):
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:  # noqa: ARG002
         """None: nothing in the environment identifies the system's plugin."""
         return ()
+
+    def inadmissible(self, pod: Pod) -> str:  # noqa: ARG002
+        """Nothing: each request that can be read can be reserved."""
+        return ""
+
+    def without_limit(self, pod: Pod, claim: Claim) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """None: no amount of memory stands for no limit."""
+        return iter(())
 
     @property
     def advertised(self: "SchemeCodec") -> tuple[str, ...]:

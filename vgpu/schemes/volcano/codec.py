@@ -21,6 +21,7 @@ from vgpu.schemes.codec import (
     LeftoverClaim,
     NodeLock,
     Slot,
+    remark,
 )
 from vgpu.schemes.text import amount
 from vgpu.schemes.volcano import claim as volcano_claim
@@ -31,7 +32,6 @@ from vgpu.schemes.volcano.env import is_shared, memory_limit, visible_uuids
 from vgpu.schemes.volcano.key_set import (
     HAMI,
     HAMI_CORE,
-    PERCENT_UNSET,
     PRIORITY,
     SPLIT_COUNT,
     VOLCANO,
@@ -142,6 +142,36 @@ class Volcano(BaseCodec, frozen=True):
                     requests.append(request)
         return tuple(requests)
 
+    def inadmissible(self, pod: Pod) -> str:
+        """A percentage of memory that no scheduler may reserve for.
+
+        HAMi's webhook refuses one outside 0 to 100 (2.10, ``pkg/device/nvidia/device.go:391``).
+        Volcano reserves 0 bytes for 0, and no GPU has more than 100 (1.15,
+        ``pkg/scheduler/api/devices/nvidia/vgpu/utils.go:412``).
+        """
+        keys = self.key_set
+        for container in pod.containers:
+            percentage = container.limits.get(keys.percentage, keys.no_percentage)
+            is_asking = not container.limits.keys().isdisjoint((keys.number, *keys.implied_by))
+            if is_asking and percentage not in keys.percentages:
+                least = keys.percentages[0]
+                detail = f"container {container.name}: not a percentage of {least} to {_WHOLE}"
+                return remark(keys.percentage, detail, str(percentage))
+        return ""
+
+    def without_limit(self, pod: Pod, claim: Claim) -> Iterator[tuple[str, str]]:
+        """Those that request a percentage of 0, for which a scheduler has reserved 0 bytes.
+
+        Volcano does, and HAMi up to 2.9 (``pkg/device/nvidia/device.go:555`` there); HAMi-core
+        reads a limit of 0 as none. A MIG slot needs none.
+        """
+        key = self.key_set.percentage
+        zero = {each.name for each in pod.containers if each.limits.get(key) == 0}
+        for allocation in claim.allocations if zero else ():
+            for share in allocation.shares if allocation.container in zero else ():
+                if share.memory_bytes == 0 and not mig_slot(share.device):
+                    yield allocation.container, share.device
+
     def claim(self, pod: Pod) -> Claim | None:
         """The claim in the annotations of either plugin, of any age. Raises ClaimError."""
         keys = self.key_set
@@ -215,18 +245,23 @@ class Volcano(BaseCodec, frozen=True):
         )
 
     def _request(self, pod: Pod, container: Container) -> Request | None:
-        """Of a request with both memory and percentage, one counts. Raises ClaimError."""
+        """Of a request with both memory and percentage, one counts. Raises ClaimError.
+
+        An amount of 0 requests nothing: memory of 0 is all memory, cores of 0 are no cores of its
+        own. HAMi reads a percentage of 0 so, too (2.10, ``device.go:563``); before, its scheduler
+        reserved 0 bytes, and the container had no limit. A percentage that is no valid one counts
+        as all memory, which such a container can use (:meth:`inadmissible`).
+        """
         keys = self.key_set
         requested = _amounts(pod, container, keys.quantities)
         if keys.number not in requested and requested.keys().isdisjoint(keys.implied_by):
             return self._legacy_request(pod, container)
         memory: int | None = requested.get(keys.memory) or None
-        percentage: int | None = requested.get(keys.percentage, PERCENT_UNSET)
-        if percentage == PERCENT_UNSET:
-            percentage = _WHOLE if memory is None else None
-        elif memory is not None and keys.percentage_wins:
-            memory = None
-        elif memory is not None:
+        percentage: int | None = requested.get(keys.percentage, keys.no_percentage)
+        has_percentage = percentage != keys.no_percentage
+        if memory is None or (has_percentage and keys.percentage_wins):
+            memory, percentage = None, percentage if percentage in range(1, _WHOLE) else _WHOLE
+        else:
             percentage = None
         cores = requested.get(keys.cores, 0)
         return Request(

@@ -55,16 +55,22 @@ def visible_uuids(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def memory_limit(env: Mapping[str, str], position: int) -> int | None:
-    """The limit in bytes of the device at ``position``; None if there is none, or no such number.
+    """The limit in bytes of the device at ``position``; None if it has none, or no such number."""
+    return set_limit(env, position) or None
 
-    ``3000m``: a decimal number with k, m or g for powers of 1024.
+
+def set_limit(env: Mapping[str, str], position: int) -> int | None:
+    """What the environment sets as the limit of the device at ``position``, in bytes.
+
+    0 is what HAMi-core reads as no limit; None is nothing, or no such number. ``3000m``: a decimal
+    number with k, m or g for powers of 1024.
     """
     text = env.get(f"{MEMORY_LIMIT}_{position}", env.get(MEMORY_LIMIT, ""))
     scale = _SUFFIXES.get(text[-1:].lower())
     digits = text[:-1] if scale else text
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return None
-    return int(digits) * (scale or 1) or None
+    return int(digits) * (scale or 1)
 
 
 def shares(env: Mapping[str, str]) -> tuple[Share, ...]:

@@ -12,9 +12,6 @@ import msgspec
 SPLIT_COUNT: Final = 10
 """Shares that a GPU is cut into where its operator does not say (``device-split-count``)."""
 
-PERCENT_UNSET: Final = 101
-"""The percentage of memory that stands for none asked; just outside of what can be."""
-
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 
@@ -50,6 +47,8 @@ class KeySet(msgspec.Struct, frozen=True):
         advertised: those that the plugin reports to the kubelet, with what its device IDs have
             between the GPU's UUID and the ordinal.
         percentage_wins: whether percentage counts where a container requests memory too.
+        no_percentage: the percentage that stands for none requested.
+        percentages: all percentages that a container may request.
         counts_units: whether annotations count memory in ``memory_factor`` MiB, as requests do,
             or in MiB.
         most_cores: percent of a GPU's cores that a container gets at most; None is as requested.
@@ -75,6 +74,8 @@ class KeySet(msgspec.Struct, frozen=True):
     implied_by: tuple[str, ...]
     advertised: tuple[tuple[str, str], ...]
     percentage_wins: bool
+    no_percentage: int
+    percentages: range
     counts_units: bool
     most_cores: int | None
     devices: str
@@ -124,6 +125,8 @@ VOLCANO: Final = KeySet(
         ("volcano.sh/vgpu-cores", "-core"),
     ),
     percentage_wins=True,
+    no_percentage=101,
+    percentages=range(1, 102),  # Volcano reserves nothing for 0, and its plugin sets no limit
     counts_units=True,
     most_cores=None,
     devices="volcano.sh/vgpu-ids-new",
@@ -159,6 +162,8 @@ HAMI: Final = KeySet(
     implied_by=("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"),
     advertised=(("nvidia.com/gpu", ""),),  # the scheduler alone counts the others
     percentage_wins=False,
+    no_percentage=0,
+    percentages=range(101),
     counts_units=False,
     most_cores=100,
     devices="hami.io/vgpu-devices-allocated",
