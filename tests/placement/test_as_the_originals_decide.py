@@ -8,11 +8,12 @@ Volcano's are of v1.15.1: ``utils.go`` in ``pkg/scheduler/api/devices``, and the
 import json
 
 import pytest
+from msgspec import structs
 
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_gpu, volcano_register
 from vgpu.model.allocation import Share
-from vgpu.model.names import PodRef
+from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import MIB
 from vgpu.placement.candidate import with_shares
@@ -59,9 +60,7 @@ def placed(node, limits, *used, **annotations):
     before = [Share(device, mib * MIB, percent * 10) for device, mib, percent in used]
     gpus, result = with_shares(candidate.gpus, before), []
     while len(result) < 99:
-        placement = scheme.dialect.choose(
-            request, type(candidate)(candidate.name, gpus, candidate.mode)
-        )
+        placement = scheme.dialect.choose(request, structs.replace(candidate, gpus=gpus))
         if isinstance(placement, PlacementRefusal):
             return result, placement.cause
         gpus = placement.gpus
@@ -129,3 +128,100 @@ def test_a_percentage_for_which_volcano_reserves_nothing_or_never_fits_is_refuse
     """Line 412: 0 bytes, of which Volcano's plugin makes no limit, or more than a GPU has."""
     refusal = demand({NUMBER: 1, MEMORY_PERCENTAGE: percentage} | also)
     assert refusal.reason is PlacementReason.MALFORMED_REQUEST
+
+
+# ---------------------------------------------------------------- types, UUIDs, NUMA nodes
+
+TWO_TYPES = ({"type": "NVIDIA-A100-SXM4-40GB"}, {"type": "NVIDIA-A100-SXM4-80GB"})
+USE_TYPE, AVOID_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+USE_UUID, AVOID_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gpus"),
+    [
+        ({USE_TYPE: "A100", AVOID_TYPE: "80gb"}, {"GPU-0"}),
+        ({USE_TYPE: "a100,H100", AVOID_TYPE: "H100, 40GB"}, {"GPU-1"}),
+        ({USE_TYPE: "A100", AVOID_TYPE: "A100"}, set()),
+        ({USE_TYPE: "A100", AVOID_TYPE: ""}, {"GPU-0", "GPU-1"}),
+        ({USE_TYPE: " ", AVOID_TYPE: "80GB"}, {"GPU-0"}),
+        ({USE_UUID: "GPU-0,GPU-1", AVOID_UUID: "GPU-1"}, {"GPU-0"}),
+        ({USE_UUID: "GPU-1", AVOID_UUID: "GPU-1"}, set()),
+        ({USE_TYPE: "A100", AVOID_UUID: "GPU-0"}, {"GPU-1"}),
+        ({USE_UUID: "GPU-0", AVOID_TYPE: "40GB"}, set()),
+    ],
+)
+def test_lists_of_gpus_to_use_and_to_avoid_both_hold(annotations, gpus):
+    """``pkg/device/devices.go``, lines 693 (UUIDs) and 719 (types)."""
+    shares, _ = placed(hami_node(*TWO_TYPES), {GPU: 1, GPUMEM: 7}, **annotations)
+    assert {device for device, _, _ in shares} == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bound"),
+    [
+        *((text, True) for text in ("1", "t", "T", "TRUE", "true", "True")),
+        *((text, False) for text in ("0", "f", "False", "yes", " true", "tRUE", "")),
+    ],
+)
+def test_numa_bind_is_a_boolean_of_go(text, is_bound):
+    """Line 485: ``strconv.ParseBool``. The two GPUs are of two NUMA nodes."""
+    node = hami_node({"numa": 0}, {"numa": 1})
+    shares, cause = placed(node, {GPU: 2, GPUMEM: 7}, **{"nvidia.com/numa-bind": text})
+    assert bool(shares) is not is_bound
+    assert (cause is PlacementReason.NUMA) is is_bound
+
+
+# ---------------------------------------------------------------- cores beyond 100, and of 0
+
+
+@pytest.mark.parametrize(
+    ("total", "used", "cores", "times", "cause"),
+    [
+        pytest.param(500, (7, 100), 100, 4, PlacementReason.CORES, id="800: not exclusive of 500"),
+        pytest.param(400, None, 100, 4, PlacementReason.CORES, id="800: not exclusive of 400"),
+        pytest.param(200, (7, 0), 130, 2, PlacementReason.CORES, id="772: 130 are 100"),
+        pytest.param(100, (7, 0), 100, 0, PlacementReason.EXCLUSIVE, id="800: exclusive of 100"),
+        pytest.param(100, (7, 100), 0, 0, PlacementReason.EXCLUSIVELY_USED, id="806: no core left"),
+        pytest.param(50, (7, 50), 0, 0, PlacementReason.EXCLUSIVELY_USED, id="806: of 50"),
+        pytest.param(200, (7, 100), 0, 9, PlacementReason.SLOTS, id="806: 100 of 200 are left"),
+        pytest.param(0, None, 0, 10, PlacementReason.SLOTS, id="806: cores are not counted"),
+        pytest.param(0, None, 10, 0, PlacementReason.CORES, id="794: there are no cores"),
+        pytest.param(0, None, 100, 0, PlacementReason.CORES, id="794: there is no whole GPU"),
+    ],
+)
+def test_cores_of_a_gpu_are_those_of_its_register(total, used, cores, times, cause):
+    before = [("GPU-0", *used)] if used else []
+    limits = {GPU: 1, GPUMEM: 7, GPUCORES: cores}
+    shares, why = placed(hami_node({"devcore": total}), limits, *before)
+    assert (len(shares), why) == (times, cause)
+
+
+# ---------------------------------------------------------------- init containers
+
+
+def test_an_init_container_alone_gets_its_gpu():
+    """``pkg/scheduler/score.go``, line 313: init containers are placed first, by themselves."""
+    containers = (
+        Container("main"),
+        Container("setup", {GPU: 2, GPUMEM: 7}, ContainerKind.INIT),
+        Container("fetch", {GPU: 1, GPUMEM: WHOLE}, ContainerKind.INIT),
+    )
+    scheme, request = demand_of(Pod(PodRef("u", "ns", "p"), containers=containers), SCHEMES)
+    candidate = node_view(hami_node({}, {}), scheme, (), (), (), now=0.0).candidate
+    placement = scheme.dialect.choose(request, candidate)
+    assert [(each.container, len(each.shares)) for each in placement.allocations] == [
+        ("setup", 2),
+        ("fetch", 1),
+    ]
+    assert max(gpu.memory_bytes for gpu in placement.gpus) == WHOLE * MIB
+    full = with_shares(candidate.gpus, [Share("GPU-0", WHOLE * MIB), Share("GPU-1", MIB)])
+    refusal = scheme.dialect.choose(request, structs.replace(candidate, gpus=full))
+    assert (refusal.cause, refusal.container) == (PlacementReason.MEMORY, "setup")
+
+
+@pytest.mark.parametrize("limits", [{NUMBER: 1}, {"aliyun.com/gpu-mem": 1}])
+def test_an_init_container_alone_is_refused_where_its_system_places_none(limits):
+    containers = (Container("main"), Container("setup", limits, ContainerKind.INIT))
+    refusal = demand_of(Pod(PodRef("u", "ns", "p"), containers=containers), SCHEMES)
+    assert refusal.reason is PlacementReason.INIT_CONTAINER

@@ -140,6 +140,12 @@ def test_init_containers_are_not_looked_at():
         (ask(1), gpu(cores=100, users=1), PlacementWishes(), PlacementReason.EXCLUSIVELY_USED),
         (ask(1), gpu(), PlacementWishes(use_types=("A100",)), PlacementReason.TYPE),
         (ask(1), gpu(), PlacementWishes(avoid_types=("t4", "l40")), PlacementReason.TYPE),
+        (
+            ask(1),
+            gpu(),
+            PlacementWishes(use_types=("nvidia-",), avoid_types=("L40S",)),
+            PlacementReason.TYPE,
+        ),
         (ask(1), gpu(), PlacementWishes(use_uuids=("GPU-9",)), PlacementReason.UUID),
         (ask(1), gpu(), PlacementWishes(avoid_uuids=("GPU-0",)), PlacementReason.UUID),
         (
@@ -174,7 +180,7 @@ def test_a_gpu_is_passed_over_with_its_reason(request_, only, wanted, skip):
         (ask(1), gpu(cores=99, users=1), PlacementWishes()),
         (ask(1), gpu(slots=3, users=2), PlacementWishes()),
         (ask(1), gpu(), PlacementWishes(use_types=("A100", "l40s"))),
-        (ask(1), gpu(), PlacementWishes(use_types=("nvidia-",), avoid_types=("L40S",))),
+        (ask(1), gpu(), PlacementWishes(use_types=("nvidia-",), avoid_types=("A100",))),
         (ask(1), gpu(), PlacementWishes(avoid_types=("A100",))),
         (ask(1), gpu(), PlacementWishes(use_uuids=("GPU-1", "GPU-0"))),
         (ask(1), gpu(groups=frozenset({"ml/job"})), PlacementWishes(groups=("ml/job",))),
@@ -195,6 +201,12 @@ def test_containers_of_one_pod_may_share_a_gpu_that_their_group_must_not():
     assert chosen(result) == [["GPU-0"], ["GPU-0"]]
     refused = put(ask(1), *result.gpus, wanted=wanted)
     assert refused.skipped == (("GPU-0", PlacementReason.POD_GROUP),)
+
+
+def test_the_scheduler_itself_avoids_no_type_where_types_to_use_are_named():
+    """Volcano's ``checkGPUtype`` (v1.15.1, ``utils.go:220``) returns before it reads the second."""
+    wanted = PlacementWishes(use_types=("L40S",), avoid_types=("L40S",))
+    assert chosen(put(ask(1), gpu(), wanted=wanted, rules=UPSTREAM)) == [["GPU-0"]]
 
 
 def test_the_scheduler_itself_chooses_unhealthy_gpus():

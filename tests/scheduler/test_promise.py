@@ -129,3 +129,12 @@ def test_hamis_annotations_have_init_containers_first_and_an_entry_for_each_cont
     assert [segment.split(",")[0] for segment in segments] == ["GPU-1", "GPU-1", ""]
     assert annotations["hami.io/bind-phase"] == "allocating"
     assert annotations["hami.io/vgpu-devices-to-allocate"] == text
+
+
+def test_a_pod_of_which_only_an_init_container_requests_gpus_is_reserved_for():
+    setup = Container("setup", LIMITS["hami"] | {"nvidia.com/gpu": 1}, ContainerKind.INIT)
+    pod, placement = placed("hami", (Container("main"), setup))
+    annotations = reservation_annotations(pod, placement, NOW)
+    claim = placement.scheme.codec.claim(structs.replace(pod, annotations=annotations, node="n1"))
+    assert [allocation.container for allocation in claim.allocations] == ["setup"]
+    assert shares(claim.allocations, placement) == shares(placement.allocations, placement)

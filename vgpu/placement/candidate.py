@@ -19,7 +19,7 @@ class PlacementWishes(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: hami-core or mig; None is either.
-        use_types, avoid_types: parts of GPU types; if some are to be used, none is avoided.
+        use_types, avoid_types: parts of GPU types.
         use_uuids, avoid_uuids: GPUs.
         groups: the groups of pods that it is in: its PodGroup as ``<namespace>/<name>``, and
             exclusive rules.

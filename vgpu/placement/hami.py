@@ -25,10 +25,11 @@ from vgpu.placement.candidate import (
     UsedGpu,
     with_shares,
 )
-from vgpu.placement.dialect import BINPACK, SPREAD, SequentialDialect, Skip
+from vgpu.placement.dialect import BINPACK, SPREAD, Skip
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
 from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
 from vgpu.schemes.text import number
+from vgpu.schemes.volcano.text import BOOLEANS
 
 MOST_COMBINATIONS: Final = 2000
 """Maximum number of combinations that are compared: all of eight GPUs of 15 are more."""
@@ -136,7 +137,7 @@ def hami_wishes(pod: Pod) -> PlacementWishes:
         use_weights=_weights(annotations.get(WEIGHTS, "")),
         node_policy=next((word for word in node_policies if word in _NODE_POLICIES), ""),
         idle_gpus=MUTEX in gpu_policies,
-        one_numa_node=annotations.get(NUMA_BIND) == "true",
+        one_numa_node=BOOLEANS.get(annotations.get(NUMA_BIND, ""), False),
         best_connected=TOPOLOGY in gpu_policies,
     )
 
@@ -247,8 +248,13 @@ class HamiDialect(VolcanoDialect, frozen=True):
         return [places[fitting[position]] for position in chosen]
 
     def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
-        """Without Volcano's check of the node's mode: each GPU has its own."""
-        return SequentialDialect.node_reason(self, demand, node)
+        """Without Volcano's check of the node's mode: each GPU has its own.
+
+        HAMi places init containers too, and so a pod without other containers that request GPUs.
+        """
+        if not node.gpus:
+            return PlacementReason.NO_GPUS
+        return None if demand.requests else PlacementReason.NOTHING_REQUESTED
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """Those of containers that run at the same time, sidecars first."""

@@ -1,8 +1,9 @@
 """The placement of a pod on a node by Volcano's scheduler, and the node's score.
 
-The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Two rules
+The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Three rules
 follow the intent of Volcano; :data:`UPSTREAM` has them as they are: a GPU that its plugin
-calls unhealthy is not chosen, and spread prefers nodes with idle GPUs. Init containers are ignored.
+calls unhealthy is not chosen, spread prefers nodes with idle GPUs, and types to avoid are avoided
+also where others are to be used. Init containers are ignored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,16 +66,20 @@ class VolcanoRules(msgspec.Struct, frozen=True):
     Attributes:
         skip_unhealthy: whether unhealthy GPUs are passed over.
         spread_score: when spread checks.
+        avoids_always: whether GPUs of a type to avoid are passed over where types to use are named.
         weight: factor of scores (``ScheduleWeight``).
     """
 
     skip_unhealthy: bool = True
     spread_score: SpreadScore = SpreadScore.BEFORE
+    avoids_always: bool = True
     weight: int = 1
 
 
 AS_MEANT: Final = VolcanoRules()
-UPSTREAM: Final = VolcanoRules(skip_unhealthy=False, spread_score=SpreadScore.AFTER)
+UPSTREAM: Final = VolcanoRules(
+    skip_unhealthy=False, spread_score=SpreadScore.AFTER, avoids_always=False
+)
 """Exactly the rules of the scheduler."""
 
 
@@ -205,7 +210,11 @@ class VolcanoDialect(SequentialDialect, frozen=True):
     def _flaws(
         self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
     ) -> Iterator[PlacementReason]:
-        """Everything that is wrong with a GPU, in the scheduler's order."""
+        """Everything that is wrong with a GPU, in the scheduler's order.
+
+        A request of 100 percent is exclusive on a GPU of 100, and not where HAMi has scaled the
+        cores. Cores of which a GPU has 0 are not counted (HAMi: ``device.go:800`` and ``806``).
+        """
         device, cores = gpu.device, request.cores_milli
         if (wishes.use_uuids and device.uuid not in wishes.use_uuids) or (
             device.uuid in wishes.avoid_uuids
@@ -225,18 +234,20 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             yield PlacementReason.MEMORY
         if gpu.cores_milli + cores > device.cores_milli:
             yield PlacementReason.CORES
-        if cores == WHOLE_DEVICE_MILLI and gpu.users > 0:
+        if cores == WHOLE_DEVICE_MILLI == device.cores_milli and gpu.users > 0:
             yield PlacementReason.EXCLUSIVE
-        if gpu.cores_milli >= device.cores_milli and cores == 0:
+        if cores == 0 and 0 < device.cores_milli <= gpu.cores_milli:
             yield PlacementReason.EXCLUSIVELY_USED
-        if not _is_of_type(gpu, wishes):
+        if not self._is_of_type(gpu, wishes):
             yield PlacementReason.TYPE
 
-
-def _is_of_type(gpu: UsedGpu, wishes: PlacementWishes) -> bool:
-    """Whether the pod takes GPUs of this type; if some are to be used, none is avoided."""
-    words_of_types = wishes.use_types or wishes.avoid_types
-    if not words_of_types:
-        return True
-    type_ = (VENDOR + gpu.device.model).upper()
-    return any(word.upper() in type_ for word in words_of_types) == bool(wishes.use_types)
+    def _is_of_type(self, gpu: UsedGpu, wishes: PlacementWishes) -> bool:
+        """Whether the pod takes GPUs of this type (HAMi: ``pkg/device/devices.go:719``)."""
+        use, avoid = wishes.use_types, wishes.avoid_types
+        if not (use or avoid):
+            return True
+        type_ = (VENDOR + gpu.device.model).upper()
+        if use and not any(word.upper() in type_ for word in use):
+            return False
+        is_avoiding = not use or self.rules.avoids_always
+        return not (is_avoiding and any(word.upper() in type_ for word in avoid))
