@@ -7,10 +7,12 @@ import click
 import msgspec
 
 from scheduler.compat.gauges import SchedulerCompat
+from vgpu.kube.quantities import is_extended_resource
 from vgpu.model.units import MIB
 from vgpu.placement.dialect import BINPACK, SPREAD
-from vgpu.placement.dialects import PlacementPolicies
+from vgpu.placement.dialects import ROWS, PlacementPolicies
 from vgpu.placement.exclusive_rules import ExclusiveRule
+from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.flags import composed
 
 
@@ -27,6 +29,26 @@ class ExclusiveRuleType(click.ParamType[ExclusiveRule]):
             return ExclusiveRule.of(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class UnservedResourcesType(click.ParamType[frozenset[str]]):
+    """Names of extended resources that no sharing system of ours has, joined by commas."""
+
+    name = "names"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
+        """Convert to the names; refuses what is no extended resource, and what is served."""
+        if isinstance(value, frozenset):
+            return value
+        names = frozenset(filter(None, map(str.strip, str(value).split(","))))
+        for name in sorted(names):
+            if not is_extended_resource(name):
+                self.fail(f"{name!r} is not a resource such as example.com/gpu", param, ctx)
+            if any(name in row.managed for row in ROWS):
+                self.fail(f"{name!r} is served", param, ctx)
+        return names
 
 
 policy_flags: Final = composed(
@@ -55,8 +77,31 @@ policy_flags: Final = composed(
         help="Volcano's pods with all of these labels (KEY=VALUE, joined by commas) share no GPU"
         " with each other; repeatable. An item of Volcano's deviceshare.GPUExclusiveRules.",
     ),
+    click.option(
+        UNSERVED_FLAG,
+        "hami_unserved_resources",
+        type=UnservedResourcesType(),
+        default=CHART_RESOURCES,
+        envvar="VGPU_HAMI_UNSERVED_RESOURCES",
+        metavar="NAMES",
+        help="Resources of other vendors, joined by commas, of which only HAMi's scheduler chooses"
+        " devices: pods that request one are refused beside resources that are served, and on nodes"
+        " where HAMi would have to choose. vgpu scheduler check-config prints the flag for a"
+        " configuration of kube-scheduler.  [default: those of HAMi's chart]",
+    ),
 )
-"""node_policy, gpu_policy and volcano_exclusive_rule, each also a variable of the environment."""
+"""node_policy, gpu_policy, volcano_exclusive_rule and hami_unserved_resources, each also a variable
+of the environment."""
+
+
+def placement_policies(params: Mapping[str, Any]) -> PlacementPolicies:
+    """From the parameters of a command with :data:`policy_flags`."""
+    return PlacementPolicies(
+        params["node_policy"],
+        params["gpu_policy"] or "",
+        params["volcano_exclusive_rule"],
+        params["hami_unserved_resources"],
+    )
 
 
 class CertificateName(click.ParamType[str]):
@@ -99,9 +144,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["context"],
             params["request_timeout"],
             params["lease_namespace"],
-            PlacementPolicies(
-                params["node_policy"], params["gpu_policy"] or "", params["volcano_exclusive_rule"]
-            ),
+            placement_policies(params),
             {
                 "volcano": params["volcano_memory_factor"] * MIB,
                 "gpushare": params["gpushare_memory_unit"],

@@ -181,6 +181,9 @@ class PodBinder:
                 self._label(NodeLabel(pod.ref, scheme.dialect_row.label, node))
             return is_bound
         if demand.reason is PlacementReason.NOTHING_REQUESTED:
+            refusal, refused = self._cache.unserved(pod, (node,))
+            if refusal is not None and refused:
+                raise BindError(refusal.reason, refusal.text)
             return self._bind(pod, node, {}, {"pod": pod.ref.key, "node": node})
         raise BindError(demand.reason, demand.text)
 

@@ -39,6 +39,7 @@ from vgpu.placement.result import (
     PlacementReason,
     PlacementRefusal,
 )
+from vgpu.placement.unserved import needs_hami, unserved_refusal, unserved_requests
 from vgpu.schemes.codec import ClaimError
 
 MOST_EXAMINED: Final = 16
@@ -66,6 +67,7 @@ class SchedulerCache:
         quota may admit more pods.
         """
         self.schemes = tuple(schemes)
+        self._unserved = frozenset[str]().union(*(scheme.unserved for scheme in self.schemes))
         self._clock = clock
         self._lock = threading.Lock()
         changed_nodes: set[str] = set()
@@ -279,6 +281,25 @@ class SchedulerCache:
     def demand_of(self, pod: Pod) -> Demanded:
         """What a pod requests, computed once for each version of a pod that an event showed."""
         return self._demands.of(pod)
+
+    def unserved(
+        self, pod: Pod, names: Iterable[str]
+    ) -> tuple[PlacementRefusal | None, frozenset[str]]:
+        """Why we do not serve a pod that requests nothing of ours, and on which of the nodes.
+
+        Nodes that no event has shown are as they were offered.
+        """
+        requests = unserved_requests(pod, self._unserved)
+        refusal = unserved_refusal(requests)
+        if refusal is None:
+            return None, frozenset()
+        with self._lock:
+            known = ((name, self._state.nodes.get(name)) for name in names)
+            return refusal, frozenset(
+                name
+                for name, cached in known
+                if cached and cached.node and needs_hami(cached.node, requests)
+            )
 
     def hold(self, pod: Pod) -> None:
         """Reserve what a bound pod has, which no event has shown as bound yet."""

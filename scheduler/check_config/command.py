@@ -6,9 +6,10 @@ from typing import Final
 import click
 import yaml
 
-from scheduler.check_config.traps import ConfigFinding, config_findings
+from scheduler.check_config.traps import ConfigFinding, config_findings, unserved_resources
 from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
 from vgpu.model.reasons import SourceError
+from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.output import say
 
 MOST_BYTES: Final = 1024 * 1024
@@ -22,19 +23,23 @@ def check_config(ctx: click.Context, /, file: Path) -> None:
     """Name the traps in FILE, a KubeSchedulerConfiguration that names this extender.
 
     The exit status is 1 if pods would be bound without a GPU, or if kube-scheduler would refuse the
-    file for its extenders. Plugins and their arguments are not checked.
+    file for its extenders. Plugins and their arguments are not checked. The last line is the flag
+    of vgpu scheduler for resources of other vendors, if FILE has some.
     """
-    findings = _findings(file)
+    findings, unserved = _findings(file)
     for finding in findings:
         kind = "error" if finding.is_error else "warning"
         say(f"{finding.field}: {kind} ({finding.trap}): {finding.trap.explanation}")
     if not findings:
         say(f"{file}: no trap was found")
+    if unserved:
+        covered = " (the default has them)" if CHART_RESOURCES.issuperset(unserved) else ""
+        say(f"resources of other vendors: {UNSERVED_FLAG}={','.join(unserved)}{covered}")
     ctx.exit(int(any(finding.is_error for finding in findings)))
 
 
-def _findings(file: Path) -> list[ConfigFinding]:
-    """Raises click.ClickException."""
+def _findings(file: Path) -> tuple[list[ConfigFinding], tuple[str, ...]]:
+    """The traps, and the resources that are not served. Raises click.ClickException."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)
@@ -44,7 +49,8 @@ def _findings(file: Path) -> list[ConfigFinding]:
         raise click.ClickException(f"{file}: larger than {MOST_BYTES} bytes")
     try:
         document = yaml.load(content, UniqueKeyLoader)  # noqa: S506 - a SafeLoader
-        return config_findings(document, str(file))
+        path = str(file)
+        return config_findings(document, path), unserved_resources(document, path)
     except DuplicateKeyError as error:
         place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
         raise click.ClickException(f"{place}: kube-scheduler refuses a key twice") from error

@@ -5,7 +5,6 @@ decodes it strictly. The types of an extender are whole here; of the file and it
 names of all fields are known.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -48,16 +47,6 @@ PROFILE_FIELDS: Final = frozenset(
     }
 )
 """The fields of a profile in Kubernetes 1.29 and later."""
-
-_LONGEST_NAME: Final = 63
-"""Maximum length of a resource's name behind its domain, in characters."""
-
-_LONGEST_DOMAIN: Final = 253 - len("requests.")
-"""Maximum length of the domain of a resource, which a ResourceQuota writes behind "requests."."""
-
-_LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_DOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 
 
 class ManagedResource(msgspec.Struct, frozen=True, rename="camel"):
@@ -192,15 +181,3 @@ def seconds_of(duration: str) -> float | None:
         return None
     seconds = sum(float(number) * float(unit) for number, unit in parts)
     return -seconds if duration.startswith("-") else seconds
-
-
-def is_extended_resource(name: str) -> bool:
-    """Whether it is the name of an extended resource: one with a domain other than Kubernetes'."""
-    domain, _, rest = name.partition("/")
-    return (
-        "kubernetes.io/" not in name
-        and not name.startswith("requests.")
-        and len(domain) <= _LONGEST_DOMAIN
-        and len(rest) <= _LONGEST_NAME
-        and bool(_DOMAIN.fullmatch(domain) and _NAME.fullmatch(rest))
-    )

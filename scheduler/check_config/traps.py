@@ -12,11 +12,11 @@ import msgspec
 from scheduler.check_config.kube_scheduler_config import (
     ExtenderConfig,
     KubeSchedulerConfig,
-    is_extended_resource,
     read_config,
     seconds_of,
     unknown_fields,
 )
+from vgpu.kube.quantities import is_extended_resource
 from vgpu.model.reasons import Explained
 from vgpu.placement.dialects import ROWS, DialectRow
 
@@ -115,6 +115,21 @@ def config_findings(document: object, path: str) -> list[ConfigFinding]:
     config = read_config(document, path)
     refused = list(_refused(config, document if isinstance(document, Mapping) else {}))
     return [*refused, *_accepted(config)]
+
+
+def unserved_resources(document: object, path: str) -> tuple[str, ...]:
+    """The resources that kube-scheduler asks our extender about, and that we do not serve.
+
+    HAMi's part of the configuration has those of other vendors. Raises SourceError MALFORMED.
+    """
+    served = {name for row in ROWS for name in row.managed}
+    names = (
+        resource.name
+        for extender in read_config(document, path).extenders or ()
+        for resource in extender.managed_resources or ()
+        if _rows(extender) and is_extended_resource(resource.name)
+    )
+    return tuple(dict.fromkeys(name for name in names if name not in served))
 
 
 def _refused(config: KubeSchedulerConfig, document: Mapping[str, Any]) -> Iterator[ConfigFinding]:

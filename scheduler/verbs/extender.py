@@ -116,7 +116,7 @@ class Extender:
         demand = self._cache.demand_of(query.pod)
         if isinstance(demand, PlacementRefusal):
             if demand.reason is PlacementReason.NOTHING_REQUESTED:
-                return FilterAnswer(query.names)
+                return self._filter_others(query)
             self._metrics.note_rejection(demand.reason)
             text = demand.text
             self._events.rejected(query.pod.ref, lambda: text)
@@ -131,6 +131,18 @@ class Extender:
             self._events.rejected(query.pod.ref, explain)
             return FilterAnswer((), *refused.texts(query.each))
         return FilterAnswer(filtered.nodes, *refused.texts())
+
+    def _filter_others(self, query: PlacementQuery) -> FilterAnswer:
+        """The nodes that take a pod that requests nothing of ours: all but those of HAMi's."""
+        refusal, refused = self._cache.unserved(query.pod, query.names)
+        if refusal is None or not refused:
+            return FilterAnswer(query.names)
+        text = refusal.text
+        nodes = [name for name in query.names if name not in refused]
+        if not nodes:
+            self._metrics.note_rejection(refusal.reason)
+            self._events.rejected(query.pod.ref, lambda: text)
+        return FilterAnswer(nodes, unresolvable=dict.fromkeys(refused, text))
 
     def _explain(
         self,

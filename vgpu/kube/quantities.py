@@ -38,6 +38,16 @@ _LONGEST: Final = 19
 _REMEMBERED: Final = 4096
 """Number of distinct quantities that are cached; a cluster has a few hundred."""
 
+_LONGEST_NAME: Final = 63
+"""Maximum length of a resource's name behind its domain, in characters."""
+
+_LONGEST_DOMAIN: Final = 253 - len("requests.")
+"""Maximum length of the domain of a resource, which a ResourceQuota writes behind "requests."."""
+
+_LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
+
 Extended = tuple[Mapping[str, int], Mapping[str, str]]
 """Extended resources in units, and the texts of quantities that are not whole numbers."""
 
@@ -76,6 +86,18 @@ def others(resources: wire.Resources) -> Mapping[str, int]:
         for name, quantity in {**requests, **limits}.items()
         if is_extended(name) and not is_resource(name) and (number := whole(str(quantity)))
     } or _NOTHING
+
+
+def is_extended_resource(name: str) -> bool:
+    """Whether it is the name of an extended resource: one with a domain other than Kubernetes'."""
+    domain, _, rest = name.partition("/")
+    return (
+        "kubernetes.io/" not in name
+        and not name.startswith("requests.")
+        and len(domain) <= _LONGEST_DOMAIN
+        and len(rest) <= _LONGEST_NAME
+        and bool(_DOMAIN.fullmatch(domain) and _NAME.fullmatch(rest))
+    )
 
 
 def is_extended(name: str) -> bool:

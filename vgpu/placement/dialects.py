@@ -25,6 +25,7 @@ from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.hami import HamiDialect, hami_wishes
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.unserved import CHART_RESOURCES, unserved_refusal, unserved_requests
 from vgpu.placement.volcano import SchedulingPolicy, VolcanoDialect, volcano_wishes
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.gaia.node import CORE
@@ -45,11 +46,13 @@ class PlacementPolicies(msgspec.Struct, frozen=True):
     Attributes:
         node, gpu: ``binpack`` or ``spread``; "" of GPUs is each system's default.
         exclusive: Volcano's pods that share no GPU with each other.
+        unserved: resources of other vendors, whose pods get no device from us.
     """
 
     node: str = BINPACK
     gpu: str = ""
     exclusive: tuple[ExclusiveRule, ...] = ()
+    unserved: frozenset[str] = CHART_RESOURCES
 
 
 class GpuTraits(msgspec.Struct, frozen=True):
@@ -178,7 +181,8 @@ ROWS: Final = (
 class SchedulerScheme(msgspec.Struct, frozen=True):
     """A sharing system with its operator's settings, ready to place.
 
-    ``unit_bytes`` are the bytes of one unit of its memory, ``rules`` the exclusive rules.
+    ``unit_bytes`` are the bytes of one unit of its memory, ``rules`` the exclusive rules, and
+    ``unserved`` the resources beside which it serves no pod.
     """
 
     row: SchemeRow
@@ -187,6 +191,7 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
     dialect: PlacementDialect
     unit_bytes: int = MIB
     rules: tuple[ExclusiveRule, ...] = ()
+    unserved: frozenset[str] = frozenset()
 
     def wishes(self, pod: Pod) -> PlacementWishes:
         """The wishes in the pod's annotations, and the rules that are for it."""
@@ -214,7 +219,10 @@ def scheduler_schemes(
         unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
         dialect = dialect_row.dialect(policies, unit)
         rules = policies.exclusive if dialect_row.has_exclusive_rules else ()
-        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit, rules))
+        codec = row.codec(unit)
+        schemes.append(
+            SchedulerScheme(row, dialect_row, codec, dialect, unit, rules, policies.unserved)
+        )
     return tuple(schemes)
 
 
@@ -222,13 +230,9 @@ def demand_of(
     pod: Pod, schemes: Iterable[SchedulerScheme]
 ) -> tuple[SchedulerScheme, PodDemand] | PlacementRefusal:
     """What the pod requests, and of which system."""
-    asked = [scheme for scheme in schemes if scheme.is_asked(pod)]
-    if not asked:
-        return PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
-    if len(asked) > 1:
-        names = " and ".join(scheme.row.name for scheme in asked)
-        return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
-    (scheme,) = asked
+    scheme = _only_asked(pod, schemes)
+    if isinstance(scheme, PlacementRefusal):
+        return scheme
     try:
         requests, malformed = scheme.codec.requests(pod), scheme.codec.inadmissible(pod)
     except ClaimError as error:
@@ -244,6 +248,18 @@ def demand_of(
         if request.kind not in places and not _is_covered(request, later):
             return PlacementRefusal(PlacementReason.INIT_CONTAINER, container=request.container)
     return scheme, demand
+
+
+def _only_asked(pod: Pod, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme | PlacementRefusal:
+    """The system that the pod requests, if it is one and the pod requests nothing else."""
+    asked = [scheme for scheme in schemes if scheme.is_asked(pod)]
+    if not asked:
+        return PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+    if len(asked) > 1:
+        names = " and ".join(scheme.row.name for scheme in asked)
+        return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
+    (scheme,) = asked
+    return unserved_refusal(unserved_requests(pod, scheme.unserved)) or scheme
 
 
 def _is_covered(request: Request, others: Iterable[Request]) -> bool:

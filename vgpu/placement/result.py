@@ -26,6 +26,10 @@ class PlacementReason(Explained):
         "init_container",
         "an init container requests more than its sharing system can reserve",
     )
+    UNSERVED_RESOURCE = (
+        "unserved_resource",
+        "the pod requests a device of another vendor, which only HAMi's scheduler can choose",
+    )
     FOREIGN_ANNOTATIONS = (
         "foreign_annotations",
         "the pod has annotations of its sharing system that contradict a reservation",
@@ -78,6 +82,7 @@ UNRESOLVABLE: Final = frozenset(
         PlacementReason.MALFORMED_REQUEST,
         PlacementReason.SEVERAL_SYSTEMS,
         PlacementReason.INIT_CONTAINER,
+        PlacementReason.UNSERVED_RESOURCE,
         PlacementReason.QUOTA,
         PlacementReason.QUOTA_UNREADABLE,
         PlacementReason.QUOTA_MODEL,

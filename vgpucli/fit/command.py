@@ -8,7 +8,7 @@ import click
 from msgspec import structs
 
 from scheduler.filter.refusals import request_text
-from scheduler.flags import policy_flags
+from scheduler.flags import placement_policies, policy_flags
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.kept_keys import keep_also
@@ -22,7 +22,6 @@ from vgpu.placement.dialects import (
     demand_of,
     scheduler_schemes,
 )
-from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
@@ -205,9 +204,6 @@ def command(
     added: tuple[tuple[str, int], ...],
     priority: int | None,
     defragments: bool,
-    node_policy: str,
-    gpu_policy: str | None,
-    volcano_exclusive_rule: tuple[ExclusiveRule, ...],
     no_quotas: bool,
     volcano_factor: int,
     gpushare_unit: int | None,
@@ -216,6 +212,7 @@ def command(
     context: str,
     request_timeout: float | None,
     output: str,
+    **policy_params: Any,
 ) -> None:
     """Count how many more pods fit on the cluster's shared GPUs, and show where they would go.
 
@@ -228,7 +225,8 @@ def command(
         raise click.UsageError("standard input can be read once only")
     if defragments and wanted is None:
         raise click.UsageError("--defragment needs --pods: the number of pods that are to fit")
-    keep_also(key for rule in volcano_exclusive_rule for key, _ in rule.labels)
+    policies = placement_policies(policy_params)
+    keep_also(key for rule in policies.exclusive for key, _ in rule.labels)
     pod = _described(manifest, dict(requests), namespace)
     if is_dump:
         read = from_files(files, budgets=defragments)
@@ -242,7 +240,6 @@ def command(
     if no_quotas:
         read = structs.replace(read, namespaces=(), quotas=(), gpu_quota=None)
     read = _with_nodes(read, added, drained)
-    policies = PlacementPolicies(node_policy, gpu_policy or "", volcano_exclusive_rule)
     schemes, notes = schemes_in_units(read, Units(volcano_factor, gpushare_unit), policies)
     pod = pod or _like(read.objects.pods, like or "")
     demanded = demand_of(_with_priority(pod, priority), schemes)
