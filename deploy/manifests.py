@@ -166,6 +166,11 @@ MANIFESTS: Final = {
         ("scheduler/deployment",),
         _SCHEDULER,
     ),
+    "scheduler-warnings.yaml": Manifest(
+        "Warns about pods that HAMi's webhook would refuse. Not beside scheduler-policies.yaml.",
+        ("scheduler/policies",),
+        _SCHEDULER,
+    ),
     "scheduler-policies.yaml": Manifest(
         "Refuses pods that HAMi's webhook would complete or refuse, with the line to add.",
         ("scheduler/policies",),

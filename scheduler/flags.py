@@ -8,7 +8,8 @@ import msgspec
 
 from scheduler.compat.gauges import SchedulerCompat
 from vgpu.kube.quantities import is_extended_resource
-from vgpu.model.units import MIB
+from vgpu.model.allocation import RequestDefaults
+from vgpu.model.units import MIB, WHOLE_DEVICE_PERCENT
 from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import ROWS, PlacementPolicies
 from vgpu.placement.exclusive_rules import ExclusiveRule
@@ -51,6 +52,9 @@ class UnservedResourcesType(click.ParamType[frozenset[str]]):
         return names
 
 
+_MOST: Final = 2**31 - 1
+"""The largest number in HAMi's configuration (int32)."""
+
 policy_flags: Final = composed(
     click.option(
         "--node-policy",
@@ -89,9 +93,42 @@ policy_flags: Final = composed(
         " where HAMi would have to choose. vgpu scheduler check-config prints the flag for a"
         " configuration of kube-scheduler.  [default: those of HAMi's chart]",
     ),
+    click.option(
+        "--hami.default-memory",
+        "hami_default_memory",
+        type=click.IntRange(0, _MOST),
+        default=0,
+        show_default="the whole GPU",
+        envvar="VGPU_HAMI_DEFAULT_MEMORY",
+        metavar="MIB",
+        help="HAMi's defaultMemory: MiB of each GPU of a container that requests neither"
+        " nvidia.com/gpumem nor a percentage.",
+    ),
+    click.option(
+        "--hami.default-cores",
+        "hami_default_cores",
+        type=click.IntRange(0, WHOLE_DEVICE_PERCENT),
+        default=0,
+        show_default="none reserved",
+        envvar="VGPU_HAMI_DEFAULT_CORES",
+        metavar="PERCENT",
+        help="HAMi's defaultCores: percent of the cores of each GPU of a container that requests no"
+        " nvidia.com/gpucores.",
+    ),
+    click.option(
+        "--hami.default-gpu-num",
+        "hami_default_gpu_num",
+        type=click.IntRange(0, _MOST),
+        default=1,
+        show_default=True,
+        envvar="VGPU_HAMI_DEFAULT_GPU_NUM",
+        metavar="NUMBER",
+        help="HAMi's defaultGPUNum: number of GPUs of a container that requests a part of a GPU and"
+        " no nvidia.com/gpu; 0 is none.",
+    ),
 )
-"""node_policy, gpu_policy, volcano_exclusive_rule and hami_unserved_resources, each also a variable
-of the environment."""
+"""node_policy, gpu_policy, volcano_exclusive_rule and hami_…, each also a variable of the
+environment."""
 
 
 def placement_policies(params: Mapping[str, Any]) -> PlacementPolicies:
@@ -101,6 +138,11 @@ def placement_policies(params: Mapping[str, Any]) -> PlacementPolicies:
         params["gpu_policy"] or "",
         params["volcano_exclusive_rule"],
         params["hami_unserved_resources"],
+        RequestDefaults(
+            params["hami_default_memory"],
+            params["hami_default_cores"],
+            params["hami_default_gpu_num"],
+        ),
     )
 
 

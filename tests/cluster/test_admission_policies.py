@@ -24,15 +24,17 @@ def only(namespace):
     return {"matchExpressions": [{"key": name, "operator": "In", "values": [namespace]}]}
 
 
-def policies(chart, namespace, **values):
-    """The objects of the policies alone: the scheduler itself is not enabled."""
+def policies(chart, namespace, scheduler=(), **values):
+    """The objects of the policies alone; ``scheduler`` are further values of the scheduler."""
     selected = {"namespaceSelector": only(namespace), **values}
-    rendered = chart.rendered({"scheduler": {"policies": selected}}, release=namespace)
+    documents = {"scheduler": {"policies": selected, **dict(scheduler)}}
+    rendered = chart.rendered(documents, release=namespace)
     names = ("Policy", "PolicyBinding")
-    return kinds(
+    made = kinds(
         rendered,
         *(f"{kind}Admission{name}" for kind in ("Validating", "Mutating") for name in names),
     )
+    return [each for each in made if "hami-pods" in each["metadata"]["name"]]
 
 
 def a_pod(limits, *, init=None, privileged=False, env=(), labels=None, **spec):
@@ -69,9 +71,29 @@ class Admission:
         except Refused as refused:
             return str(refused)
 
+    def warnings(self, pod):
+        """The warnings to who creates the pod, which is not refused."""
+        pod["metadata"]["namespace"] = self.namespace
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        answer = self.client.raw("POST", path, pod, dryRun="All")
+        return ", ".join(answer.headers.getlist("warning"))
+
 
 NUMBER = "add to resources.limits the line nvidia.com/gpu: 1"
 CORES = "add to resources.limits the line nvidia.com/gpucores: 100"
+REFUSED_BY_WEBHOOK = (
+    (a_pod({"gpu": 1, "gpumem": 1024}, privileged=True), "container main is privileged"),
+    (a_pod({}, init={"gpu": 1, "gpumem": 1}, privileged=True), "container main is privileged"),
+    (a_pod({"gpu": 1, "gpumem": 1024}, nodeName="n1"), "remove the line nodeName"),
+    (
+        a_pod({"gpu": 1, "gpumem-percentage": 101}),
+        "container main requests a percentage of memory outside 0 to 100",
+    ),
+    (
+        a_pod({"gpu": 1, "gpumem": 7}, init={"gpu": 1, "gpumem-percentage": 400}),
+        "container fetch requests a percentage",
+    ),
+)
 REFUSED = (
     (
         a_pod({"gpumem": 1024}),
@@ -82,14 +104,16 @@ REFUSED = (
     (a_pod({"gpu": 1, "gpumem": 1}, init={"gpumem": 1}), "container fetch requests a part"),
     (a_pod({"gpu": 1}), f"container main requests all memory of its GPUs and no cores: {CORES}"),
     (a_pod({"gpu": 2, "gpumem-percentage": 100}), CORES),
-    (a_pod({"gpu": 1, "gpumem": 1024}, privileged=True), "container main is privileged"),
     (
         a_pod({"gpu": 1, "gpumem": 1024, "priority": 1}),
         'add to env the line - {name: CUDA_TASK_PRIORITY, value: "1"}',
     ),
-    (a_pod({"gpu": 1, "gpumem": 1024}, nodeName="n1"), "remove the line nodeName"),
+    *REFUSED_BY_WEBHOOK,
 )
 """A pod, and the expected refusal."""
+
+ENDS = (REFUSED[0], REFUSED[-1])
+"""One of each policy."""
 
 PRIORITY = {"name": "CUDA_TASK_PRIORITY", "value": "1"}
 TAKEN = (
@@ -97,6 +121,7 @@ TAKEN = (
     a_pod({}, privileged=True, nodeName="n1"),
     a_pod({"gpu": 1, "gpumem": 1024}),
     a_pod({"gpu": 1, "gpumem-percentage": 50}),
+    a_pod({"gpu": 1, "gpumem-percentage": 0}),
     a_pod({"gpu": 1, "gpucores": 100}),
     a_pod({"gpu": 0}),
     a_pod({"gpumem": 1024}, schedulerName="hami-scheduler"),
@@ -110,11 +135,43 @@ def test_a_pod_that_hamis_webhook_would_complete_is_refused_with_the_line_to_add
     admission = Admission(api.client, api_namespace)
     made = install(api.client, policies(chart, api_namespace, validate=True))
     try:
-        (pod, text), *_ = REFUSED
-        wait_until(lambda: text in str(admission.admit(pod)), "the policy is in force")
+        wait_until(
+            lambda: all(text in str(admission.admit(pod)) for pod, text in ENDS),
+            "the policies are in force",
+        )
         for pod, text in REFUSED:
             assert text in str(admission.admit(pod)), text
         for pod in TAKEN:
+            assert isinstance(admission.admit(pod), dict)
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
+def test_the_chart_warns_about_pods_that_hamis_webhook_refuses_and_denies_them_by_a_value(
+    api, api_namespace, chart
+):
+    """Nothing is completed, and no line that is missing is a reason."""
+    admission = Admission(api.client, api_namespace)
+    enabled = {"enabled": True, "allowAnonymous": True}
+    made = install(api.client, policies(chart, api_namespace, enabled))
+    try:
+        assert [each["kind"] for each in made] == [
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ]
+        pod, text = REFUSED_BY_WEBHOOK[0]
+        wait_until(lambda: text in admission.warnings(pod), "the policy is in force")
+        for pod, text in REFUSED_BY_WEBHOOK:
+            assert text in admission.warnings(pod), text
+        for pod in (a_pod({"gpumem": 7}), a_pod({"gpu": 1}), *TAKEN):
+            assert admission.warnings(pod) == ""
+        install(api.client, policies(chart, api_namespace, enabled, refuse="deny"))
+        pod, text = REFUSED_BY_WEBHOOK[0]
+        wait_until(lambda: text in str(admission.admit(pod)), "it denies")
+        for pod, text in REFUSED_BY_WEBHOOK:
+            assert text in str(admission.admit(pod)), text
+        for pod in (a_pod({"gpumem": 7}), a_pod({"gpu": 1}), *TAKEN):
             assert isinstance(admission.admit(pod), dict)
     finally:
         for each in made:
@@ -148,14 +205,15 @@ def test_the_type_check_of_kubernetes_finds_no_fault_with_the_expressions(contro
     """A controller makes it, and writes it into the policy's status."""
     client = control_plane.client
     made = install(client, policies(chart, "none", validate=True, runtimeClassName="nvidia"))
+    checked = [each for each in made if each["kind"] == "ValidatingAdmissionPolicy"]
 
-    def status():
-        found = client.get(made[0]).get("status", {})
-        return found if "typeChecking" in found else None
+    def statuses():
+        found = [client.get(each).get("status", {}) for each in checked]
+        return found if all("typeChecking" in each for each in found) else None
 
     try:
-        checked = wait_until(status, "the expressions were checked")
-        assert not checked["typeChecking"].get("expressionWarnings")
+        for status in wait_until(statuses, "the expressions were checked"):
+            assert not status["typeChecking"].get("expressionWarnings")
     finally:
         for each in made:
             client.delete(each)

@@ -102,6 +102,45 @@ def test_an_admission_policy_is_of_a_version_that_the_cluster_serves(chart):
         assert policy["apiVersion"] == f"{group}/{version}"
 
 
+def test_pods_that_hamis_webhook_refuses_are_warned_about_where_the_scheduler_is_enabled(chart):
+    def actions(version="1.36.0", *, enabled=True, **policies):
+        scheduler = {"enabled": enabled, "allowAnonymous": True, "policies": policies}
+        documents = chart.rendered({"scheduler": scheduler}, f"--kube-version={version}")
+        bindings = kinds(documents, "ValidatingAdmissionPolicyBinding")
+        return {
+            each["metadata"]["name"].rpartition("hami-pods")[2]: each["spec"]["validationActions"]
+            for each in bindings
+            if "hami-pods" in each["metadata"]["name"]
+        }
+
+    assert actions() == {"-refused": ["Warn", "Audit"]}
+    assert actions("1.29.9") == actions(refuse="none") == actions(enabled=False) == {}
+    assert actions(refuse="deny") == actions(enabled=False, refuse="deny") == {"-refused": ["Deny"]}
+    assert actions(validate=True) == {"-refused": ["Deny"], "": ["Deny"]}
+    with pytest.raises(HelmRefused, match=r"refuse: deny needs Kubernetes 1\.30 or newer"):
+        actions("1.29.9", refuse="deny")
+
+
+def test_hamis_defaults_are_flags_of_the_scheduler(chart):
+    def args(**hami):
+        scheduler = {"enabled": True, "allowAnonymous": True, "hami": hami}
+        (workload,) = (
+            each
+            for each in kinds(chart.rendered({"scheduler": scheduler}), "Deployment")
+            if each["metadata"]["name"].endswith("-scheduler")
+        )
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        return [arg for arg in container["args"] if arg.startswith("--hami.")]
+
+    assert args() == []
+    assert args(defaultMemory=4000, defaultCores=30, defaultGPUNum=2) == [
+        "--hami.default-memory=4000",
+        "--hami.default-cores=30",
+        "--hami.default-gpu-num=2",
+    ]
+    assert args(defaultGPUNum=0) == ["--hami.default-gpu-num=0"]
+
+
 def test_a_new_configuration_means_new_pods(chart):
     def pods(config):
         documents = chart.rendered({"reconciler": {"config": config}})

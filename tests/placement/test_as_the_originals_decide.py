@@ -12,17 +12,16 @@ from msgspec import structs
 
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_gpu, volcano_register
-from vgpu.model.allocation import Share
+from vgpu.model.allocation import RequestDefaults, Share
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import MIB
 from vgpu.placement.candidate import with_shares
-from vgpu.placement.dialects import demand_of, scheduler_schemes
+from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 
 SCHEMES = scheduler_schemes({})
-BY_NAME = {scheme.row.name: scheme for scheme in SCHEMES}
 
 GPU, GPUMEM, PERCENTAGE, GPUCORES = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
@@ -43,19 +42,19 @@ def volcano_node():
     return Node("n1", annotations=volcano_register("GPU-0"))
 
 
-def demand(limits, **annotations):
+def demand(limits, schemes=SCHEMES, **annotations):
     containers = (Container("main", limits),)
     return demand_of(
-        Pod(PodRef("u", "ns", "p"), containers=containers, annotations=annotations), SCHEMES
+        Pod(PodRef("u", "ns", "p"), containers=containers, annotations=annotations), schemes
     )
 
 
-def placed(node, limits, *used, **annotations):
+def placed(node, limits, *used, schemes=SCHEMES, **annotations):
     """The shares of one pod after another that fit, as (GPU, MiB, percent); the reason of the last.
 
     ``used`` is in use before, in the same form.
     """
-    scheme, request = demand(limits, **annotations)
+    scheme, request = demand(limits, schemes, **annotations)
     candidate = node_view(node, scheme, (), (), (), now=0.0).candidate
     before = [Share(device, mib * MIB, percent * 10) for device, mib, percent in used]
     gpus, result = with_shares(candidate.gpus, before), []
@@ -225,3 +224,37 @@ def test_an_init_container_alone_is_refused_where_its_system_places_none(limits)
     containers = (Container("main"), Container("setup", limits, ContainerKind.INIT))
     refusal = demand_of(Pod(PodRef("u", "ns", "p"), containers=containers), SCHEMES)
     assert refusal.reason is PlacementReason.INIT_CONTAINER
+
+
+# ---------------------------------------------------------------- defaults of HAMi's configuration
+
+
+def with_defaults(**defaults):
+    return scheduler_schemes({}, PlacementPolicies(hami=RequestDefaults(**defaults)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "defaults", "times", "share"),
+    [
+        pytest.param({}, {"memory_mib": 4000}, 4, (4000, 0), id="573: no memory"),
+        pytest.param({GPUMEM: 0}, {"memory_mib": 4000}, 4, (4000, 0), id="573: memory of 0"),
+        pytest.param({PERCENTAGE: 0}, {"memory_mib": 4000}, 4, (4000, 0), id="573: 0 percent"),
+        pytest.param({PERCENTAGE: 100}, {"memory_mib": 4000}, 1, (WHOLE, 0), id="573: 100 percent"),
+        pytest.param({GPUMEM: 7}, {"cores_percent": 30}, 3, (7, 30), id="579: no cores"),
+        pytest.param({GPUMEM: 7, GPUCORES: 0}, {"cores_percent": 30}, 10, (7, 0), id="587: of 0"),
+        pytest.param({GPUMEM: 7, GPUCORES: 50}, {"cores_percent": 30}, 2, (7, 50), id="587: of 50"),
+    ],
+)
+def test_what_a_container_does_not_request_is_the_default(limits, defaults, times, share):
+    schemes = with_defaults(**defaults)
+    shares, _ = placed(hami_node(), {GPU: 1} | limits, schemes=schemes)
+    assert (len(shares), shares[0]) == (times, ("GPU-0", *share))
+
+
+def test_a_part_of_a_gpu_without_a_number_is_of_as_many_gpus_as_the_default():
+    """Line 406, which is of HAMi's webhook; a number of 0 stays."""
+    _, request = demand({GPUMEM: 7}, with_defaults(count=2))
+    assert [each.count for each in request.requests] == [2]
+    for limits, count in (({GPUMEM: 7}, 0), ({GPUMEM: 7, GPU: 0}, 2)):
+        refusal = demand(limits, with_defaults(count=count))
+        assert refusal.reason is PlacementReason.MALFORMED_REQUEST

@@ -8,6 +8,7 @@ from scheduler.main import command
 from tests.scheduler.served import Served
 from tests.scheduler.test_differential import limits, new_pod
 from tests.scheduler.test_promise import NODES, SCHEMES
+from vgpu.model.allocation import RequestDefaults
 from vgpu.placement.dialects import PlacementPolicies
 
 NAMES = ("idle", "used")
@@ -128,3 +129,10 @@ def test_the_policies_are_variables_of_the_environment_as_well(monkeypatch):
     assert policies("--node-policy", "binpack", "--gpu-policy", "spread") == PlacementPolicies(
         "binpack", "spread"
     )
+
+
+def test_hamis_defaults_are_flags():
+    flags = ("memory", "4000"), ("cores", "30"), ("gpu-num", "2")
+    chosen = policies(*(text for name, text in flags for text in (f"--hami.default-{name}", text)))
+    assert chosen.hami == RequestDefaults(4000, 30, 2)
+    assert policies().hami == RequestDefaults()

@@ -7,6 +7,8 @@ scheduler names one ``<UUID>[<group>-<position>]``.
 import re
 from typing import Final
 
+from typing import Final
+
 import msgspec
 
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
@@ -72,6 +74,26 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     cores_milli: int = 0
     limit_milli: int | None = None
     kind: ContainerKind = ContainerKind.APP
+
+
+class RequestDefaults(msgspec.Struct, frozen=True):
+    """What HAMi's scheduler assumes of a container that leaves a part of its request out.
+
+    Attributes:
+        memory_mib: memory of each GPU where neither memory nor a percentage is requested
+            (``defaultMemory``); 0 is all of it.
+        cores_percent: cores of each GPU (``defaultCores``).
+        count: number of GPUs of a container that requests a part of one (``defaultGPUNum``); 0 is
+            none.
+    """
+
+    memory_mib: int = 0
+    cores_percent: int = 0
+    count: int = 1
+
+
+NO_DEFAULTS: Final = RequestDefaults()
+"""Those of HAMi's chart."""
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model.allocation import Request
+from vgpu.model.allocation import NO_DEFAULTS, Request, RequestDefaults
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MIB
@@ -33,6 +33,7 @@ from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
+from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO
 from vgpu.schemes.volcano.node import lock_text, pair_scores, registrations
 
@@ -47,12 +48,14 @@ class PlacementPolicies(msgspec.Struct, frozen=True):
         node, gpu: ``binpack`` or ``spread``; "" of GPUs is each system's default.
         exclusive: Volcano's pods that share no GPU with each other.
         unserved: resources of other vendors, whose pods get no device from us.
+        hami: what HAMi's scheduler assumes of what a container does not request.
     """
 
     node: str = BINPACK
     gpu: str = ""
     exclusive: tuple[ExclusiveRule, ...] = ()
     unserved: frozenset[str] = CHART_RESOURCES
+    hami: RequestDefaults = NO_DEFAULTS
 
 
 class GpuTraits(msgspec.Struct, frozen=True):
@@ -72,6 +75,7 @@ class DialectRow(msgspec.Struct, frozen=True):
         unread: further resources that pods request beside these; no device plugin advertises them,
             and no placement depends on them.
         dialect: the dialect, from the policies and the bytes of one unit of memory.
+        codec: the codec with the settings in the policies.
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
         has_exclusive_rules: whether the cluster's exclusive rules are for its pods.
@@ -91,6 +95,7 @@ class DialectRow(msgspec.Struct, frozen=True):
     places: frozenset[ContainerKind]
     only_counted: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    codec: Callable[[SchemeCodec, PlacementPolicies], SchemeCodec] = lambda codec, _: codec
     wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
     has_exclusive_rules: bool = False
     lists_unserved: bool = False
@@ -154,6 +159,7 @@ ROWS: Final = (
         places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
         only_counted=HAMI.implied_by,
         unread=(PRIORITY,),
+        codec=lambda _, policies: Volcano(HAMI, defaults=policies.hami),
         wishes=hami_wishes,
         lists_unserved=True,
         cordoned=_cordoned,
@@ -219,7 +225,7 @@ def scheduler_schemes(
         unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
         dialect = dialect_row.dialect(policies, unit)
         rules = policies.exclusive if dialect_row.has_exclusive_rules else ()
-        codec = row.codec(unit)
+        codec = dialect_row.codec(row.codec(unit), policies)
         schemes.append(
             SchedulerScheme(row, dialect_row, codec, dialect, unit, rules, policies.unserved)
         )

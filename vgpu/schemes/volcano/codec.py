@@ -9,7 +9,17 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from vgpu.model.allocation import Allocation, Claim, Device, Request, Share, mig_slot, physical
+from vgpu.model.allocation import (
+    NO_DEFAULTS,
+    Allocation,
+    Claim,
+    Device,
+    Request,
+    RequestDefaults,
+    Share,
+    mig_slot,
+    physical,
+)
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import MIB, MILLI_PER_PERCENT
@@ -69,6 +79,7 @@ class Volcano(BaseCodec, frozen=True):
         paths: where the library's files are; None is the key set's default.
         oversubscribe: whether memory beyond the GPU may be taken from the host.
         core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
+        defaults: what the scheduler assumes of what a container does not request (HAMi).
     """
 
     key_set: KeySet = VOLCANO
@@ -76,6 +87,7 @@ class Volcano(BaseCodec, frozen=True):
     paths: ShimPaths | None = None
     oversubscribe: bool = False
     core_policy: str = ""
+    defaults: RequestDefaults = NO_DEFAULTS
 
     def __post_init__(self) -> None:
         if not 0 < self.memory_factor <= MOST:
@@ -256,18 +268,23 @@ class Volcano(BaseCodec, frozen=True):
         requested = _amounts(pod, container, keys.quantities)
         if keys.number not in requested and requested.keys().isdisjoint(keys.implied_by):
             return self._legacy_request(pod, container)
+        defaults = self.defaults
         memory: int | None = requested.get(keys.memory) or None
+        memory_bytes = None if memory is None else memory * self._requested_unit
         percentage: int | None = requested.get(keys.percentage, keys.no_percentage)
         has_percentage = percentage != keys.no_percentage
-        if memory is None or (has_percentage and keys.percentage_wins):
-            memory, percentage = None, percentage if percentage in range(1, _WHOLE) else _WHOLE
+        if memory is None and not has_percentage and defaults.memory_mib:
+            memory_bytes = defaults.memory_mib * MIB
+        if memory_bytes is None or (has_percentage and keys.percentage_wins):
+            memory_bytes = None
+            percentage = percentage if percentage in range(1, _WHOLE) else _WHOLE
         else:
             percentage = None
-        cores = requested.get(keys.cores, 0)
+        cores = requested.get(keys.cores, defaults.cores_percent)
         return Request(
             container.name,
-            requested.get(keys.number, 1),
-            memory_bytes=None if memory is None else memory * self._requested_unit,
+            requested.get(keys.number, defaults.count),
+            memory_bytes=memory_bytes,
             memory_percent=percentage,
             cores_milli=min(cores, keys.most_cores or cores) * MILLI_PER_PERCENT,
             kind=container.kind,

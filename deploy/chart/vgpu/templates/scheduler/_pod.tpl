@@ -14,6 +14,17 @@
 {{- if not .Values.scheduler.quotas }}
 - --no-quotas
 {{- end }}
+{{- with .Values.scheduler.hami }}
+{{- if .defaultMemory }}
+- --hami.default-memory={{ .defaultMemory | int64 }}
+{{- end }}
+{{- if .defaultCores }}
+- --hami.default-cores={{ .defaultCores | int64 }}
+{{- end }}
+{{- if ne (int64 .defaultGPUNum) 1 }}
+- --hami.default-gpu-num={{ .defaultGPUNum | int64 }}
+{{- end }}
+{{- end }}
 {{- range .Values.scheduler.compat }}
 - --compat={{ . }}
 {{- end }}

@@ -42,10 +42,31 @@ quantity(string(c.?resources.?limits[?'nvidia.com/gpu'].orValue('0'))).isGreater
 quantity(string(c.resources.limits[?'nvidia.com/gpumem-percentage'].orValue('100'))).compareTo(quantity('100')) == 0
 {{- end }}
 
+{{/* Whether a container c requests a percentage of memory that HAMi's webhook refuses, in CEL. */}}
+{{- define "vgpu.policies.wrongPercentage" -}}
+[quantity(string(c.?resources.?limits[?'nvidia.com/gpumem-percentage'].orValue('0')))].exists(q,
+q.isLessThan(quantity('0')) || q.isGreaterThan(quantity('100')))
+{{- end }}
+
 {{/* Whether a container c requests a task priority of HAMi, and has none in its environment, in CEL. */}}
 {{- define "vgpu.policies.lacksPriority" -}}
 'nvidia.com/priority' in c.?resources.?limits.orValue({}) &&
 !c.?env.orValue([]).exists(e, e.name == 'CUDA_TASK_PRIORITY')
+{{- end }}
+
+{{/* What happens to pods that HAMi's webhook refuses: "deny", "warn", or "" for nothing. */}}
+{{- define "vgpu.policies.refuse" -}}
+{{- $policies := .Values.scheduler.policies -}}
+{{- if or $policies.validate (eq $policies.refuse "deny") -}}
+deny
+{{- else if and .Values.scheduler.enabled (eq $policies.refuse "warn") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) -}}
+warn
+{{- end -}}
+{{- end }}
+
+{{/* Number of GPUs of a container that requests a part of one, in a pod that is completed or refused. */}}
+{{- define "vgpu.policies.number" -}}
+{{- max 1 (int64 .Values.scheduler.hami.defaultGPUNum) -}}
 {{- end }}
 
 {{/* API version of MutatingAdmissionPolicies that the cluster serves. */}}
