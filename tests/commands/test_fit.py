@@ -202,6 +202,12 @@ def test_an_api_server_is_asked_for_what_the_question_needs(cluster, requests):
         ((*OF_15_GB, "--drain", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
         (("--pod", "a"), 1, "--pod a: there is no such pod that shares GPUs"),
         (("--request", "cpu=1"), 1, "the pod requests no GPU"),
+        ((*OF_15_GB, "--request", "amd.com/gpu=1"), 1, "requests amd.com/gpu"),
+        (
+            (*OF_15_GB, "--request", "volcano.sh/vgpu-memory-percentage=102"),
+            1,
+            "vgpu-memory-percentage: container main: not a percentage of 1 to 100: '102'",
+        ),
         (("-f", "nowhere.yaml"), 1, "--filename nowhere.yaml: No such file or directory"),
     ],
 )

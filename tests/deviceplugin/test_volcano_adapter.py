@@ -206,6 +206,27 @@ def test_what_is_not_asked_for_in_numbers_is_the_schedulers_to_choose(amounts):
     assert only.shares == (Share(A, 1280 * MIB, 100),)
 
 
+@pytest.mark.parametrize(("mib", "is_served"), [(16384, True), (0, False)])
+def test_a_percentage_of_0_is_served_with_the_whole_gpu_and_never_without_a_limit(mib, is_served):
+    """HAMi from 2.10 reserves the whole GPU for it, and before 0 MiB."""
+    segment = f"{A},NVIDIA,{mib},0:;"
+    annotations = {
+        "hami.io/vgpu-devices-allocated": segment,
+        "hami.io/vgpu-devices-to-allocate": segment,
+        "hami.io/vgpu-node": NODE,
+        "hami.io/bind-phase": "allocating",
+    }
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 0}
+    asking = pod(annotations, container("main", limits))
+    if is_served:
+        (only,) = claimed(asking, HAMI_ROLE)
+        assert only.shares == (Share(A, mib * MIB, 0),)
+    else:
+        error = refused(asking, HAMI_ROLE)
+        assert (error.why, error.final) == (BindRefusal.MALFORMED, True)
+        assert "no limit" in error.detail
+
+
 def test_a_refusal_names_what_stands_against_it():
     assert "gpu-2" in str(refused(pod(bound(**{"volcano.sh/vgpu-node": "gpu-2"}), asks())))
     assert A in str(refused(pod(bound("GPU-other,NVIDIA,128,10:"), asks())))

@@ -440,8 +440,8 @@ def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
 def test_a_container_whose_plugin_lifted_the_limit_is_unlimited_before_it_has_a_region():
     env = {"NVIDIA_VISIBLE_DEVICES": A, "CUDA_DEVICE_MEMORY_LIMIT_0": "0m"}
     grants = (Grant(POD, "main", "nvidia.com/gpu", (f"{A}-0",), env),)
-    row = share(node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants)))
-    assert (row.unlimited, row.limit_bytes) == (True, None)
+    result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
+    assert (share(result).unlimited, share(result).limit_bytes) == (True, None)
 
 
 def test_a_whole_gpu_of_nvidias_own_plugin_is_of_its_scheme():

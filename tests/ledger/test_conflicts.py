@@ -129,6 +129,19 @@ def test_another_limit_than_was_allocated(source):
     assert entry(limit(3, 300), A).held.memory_bytes == 2 * GIB
 
 
+@pytest.mark.parametrize("others", [(), (statement_of(Source.PROCESS, A),)])
+def test_a_share_of_which_the_plugin_lifted_the_limit_holds_the_whole_device(others):
+    granted = statement_of(Source.CHECKPOINT, A, limits=(0,))
+    unlimited = statement_of(Source.SHIM, A)
+    ledger = merge(evidence(granted, unlimited, *others))
+    assert entry(ledger, A).free_memory_bytes == 0
+    assert kinds(ledger) == []
+    two = msgspec.structs.replace(granted, shares=(Share(A), Share(B, GIB)), limits=(0, GIB))
+    ledger = merge(evidence(two, *others))
+    assert entry(ledger, A).free_memory_bytes == 0
+    assert entry(ledger, B).held.memory_bytes == GIB
+
+
 def test_no_limit_is_right_for_a_whole_device_or_without_reserved_cores():
     unlimited = statement_of(Source.SHIM, A)
     assert (

@@ -26,7 +26,7 @@ from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import KubeletGrant, NamedDevices
-from vgpu.schemes.volcano.env import is_shared, memory_limit, set_limit
+from vgpu.schemes.volcano.env import is_shared, set_limit
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 
@@ -210,16 +210,21 @@ class _ContainerGrants:
     def _sized(self, devices: tuple[str, ...], request: Request) -> tuple[Share, ...]:
         """Amounts as HAMi-core enforces them, where the answer has them, else as counted.
 
-        A count of 0 is not an amount: the scheduler may have chosen one.
+        A count of 0 is not an amount: the scheduler may have chosen one. Without a limit the amount
+        is that of the device.
         """
         shared = is_shared(self.env)
+        limits = (
+            set_limit(self.env, position) if shared else None
+            for position in range(len(devices) or request.count)
+        )
         return tuple(
             Share(
                 device,
-                (memory_limit(self.env, i) if shared else None) or request.memory_bytes,
+                request.memory_bytes if limit is None else limit or None,
                 request.cores_milli or None,
             )
-            for i, device in enumerate(devices or ("",) * request.count)
+            for device, limit in zip(devices or ("",) * request.count, limits, strict=True)
         )
 
     def _statement(

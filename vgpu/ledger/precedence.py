@@ -119,7 +119,8 @@ def resolve_fast(statements: Sequence[Statement], registry: Registry) -> Settled
             or (cores is None and limit.cores_milli is not None)
         ):
             return None
-    share = registry.size(device, memory, cores)
+    is_unlimited = memory is None and any(0 in statement.limits for statement in statements)
+    share = registry.size(device, memory, cores, is_unlimited=is_unlimited)
     return Settled((DeviceStatements(share, 1, source, tuple(statements), sized_by),))
 
 
@@ -145,7 +146,9 @@ def resolve_general(statements: Sequence[Statement], registry: Registry) -> Sett
         memory, cores, sized_by = _best(amounts)
         places.append(
             DeviceStatements(
-                registry.size(device, memory, cores),
+                registry.size(
+                    device, memory, cores, is_unlimited=_has_no_limit(device, all_shares)
+                ),
                 slots,
                 Source.PROCESS if device in running or decider is None else decider,
                 tuple(
@@ -296,6 +299,14 @@ def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None, Source | 
     cores = (reported.cores_milli for reported in order if reported.cores_milli is not None)
     size, sized_by = next(memory, (None, None))
     return size, next(cores, None), sized_by
+
+
+def _has_no_limit(device: str, all_shares: Iterable[DeviceShares]) -> bool:
+    """Whether a plugin's answer lifts a limit for this device, or for one that it does not name."""
+    return any(
+        0 in reported.statement.limits and (device in reported.named or not reported.named)
+        for reported in all_shares
+    )
 
 
 def _unequal_sizes(device: str, amounts: Iterable[_Amount]) -> list[Parties]:

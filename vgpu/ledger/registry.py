@@ -103,11 +103,17 @@ class Registry:
         """The GPU of the device: its parent if it is a MIG instance, else itself."""
         return self._parents.get(name, name)
 
-    def size(self, name: str, memory: int | None, cores: int | None) -> Share:
-        """A share of the device; all cores without an amount of memory mean all of its memory."""
+    def size(
+        self, name: str, memory: int | None, cores: int | None, *, is_unlimited: bool = False
+    ) -> Share:
+        """A share of the device; without an amount of memory, all cores mean all of its memory.
+
+        So does a share of which the plugin's answer has lifted the limit.
+        """
         device = self.devices.get(name)
-        if device and memory is None and cores is not None and cores >= device.cores_milli:
-            memory = device.memory_bytes
+        if device and memory is None:
+            has_all_cores = cores is not None and cores >= device.cores_milli
+            memory = device.memory_bytes if is_unlimited or has_all_cores else None
         return Share(name, memory, cores)
 
     def limits(self, name: str, memory_bytes: int, limit_bytes: int | None) -> bool:
