@@ -7,8 +7,6 @@ scheduler names one ``<UUID>[<group>-<position>]``.
 import re
 from typing import Final
 
-from typing import Final
-
 import msgspec
 
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
