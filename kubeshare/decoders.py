@@ -28,7 +28,7 @@ from vgpu.kube.decode import decode, decode_part, is_too_deep
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.pod_projection import project_pod, project_share_pod
 from vgpu.kube.quantities import rounded_up
-from vgpu.model.effective_shares import effective
+from vgpu.model.allocation import effective
 from vgpu.model.go_json import decode_go
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod

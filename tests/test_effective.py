@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.model.allocation import Allocation, Share
-from vgpu.model.effective_shares import effective, effective_shares
+from vgpu.model.allocation import Allocation, Share, effective, effective_shares
 from vgpu.model.names import ContainerKind, Phase
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR

@@ -6,7 +6,7 @@ with devices D, admitted pods P, the ``unbooked`` of them U, and every order of 
 starting, restarting and leaving:
 
 - No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
-  ``held`` a pod's shares at its peak (:mod:`vgpu.model.effective_shares`):
+  ``held`` a pod's shares at its peak (:mod:`vgpu.model.allocation`):
   ``Σ held(p, d) over p ∈ P - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
   holds a share of it.
 - A container has at most one binding, and a name belongs to one binding:

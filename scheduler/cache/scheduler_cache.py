@@ -39,7 +39,7 @@ from vgpu.placement.result import (
     PlacementReason,
     PlacementRefusal,
 )
-from vgpu.placement.unserved import needs_hami, unserved_refusal, unserved_requests
+from vgpu.placement.unserved import needs_hami, unserved_refusal
 from vgpu.schemes.codec import ClaimError
 
 MOST_EXAMINED: Final = 16
@@ -289,10 +289,10 @@ class SchedulerCache:
 
         Nodes that no event has shown are as they were offered.
         """
-        requests = unserved_requests(pod, self._unserved)
-        refusal = unserved_refusal(requests)
-        if refusal is None:
+        requests = pod.requesting(self._unserved)
+        if not requests:
             return None, frozenset()
+        refusal = unserved_refusal(requests)
         with self._lock:
             known = ((name, self._state.nodes.get(name)) for name in names)
             return refusal, frozenset(

@@ -13,8 +13,7 @@ from msgspec import structs
 from scheduler.cluster.cached_node import CachedNode, pod_key
 from scheduler.cluster.quota_state import QuotaState
 from scheduler.cluster.reservations import Claims, PodReservation
-from vgpu.model.allocation import Allocation, Device
-from vgpu.model.effective_shares import effective_shares
+from vgpu.model.allocation import Allocation, Device, effective_shares
 from vgpu.model.names import PodRef
 from vgpu.model.objects import (
     MalformedObject,

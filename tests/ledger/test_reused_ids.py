@@ -11,8 +11,7 @@ from vgpu.ledger.device_ids import most_at_once
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.node import NodeSamples, node_evidence, read_samples
 from vgpu.ledger.node_usage import node_usage
-from vgpu.model.allocation import Share
-from vgpu.model.effective_shares import effective
+from vgpu.model.allocation import Share, effective
 from vgpu.model.facts import (
     ContainerName,
     Gpu,

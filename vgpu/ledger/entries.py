@@ -75,7 +75,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         device: the device, with its capacity.
         holdings: its holdings, by pod and container.
-        held: their sum, each pod at its peak (:func:`vgpu.model.effective_shares.effective`).
+        held: their sum, each pod at its peak (:func:`vgpu.model.allocation.effective`).
         disputed: statements that place a container here which more trusted ones place elsewhere.
         lost: the device was there and no longer answers.
     """

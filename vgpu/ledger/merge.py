@@ -15,7 +15,7 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
 - The containers of a pod have a device ID of the kubelet's one after another, so that no sum has an
   ID of a pod twice (:mod:`vgpu.ledger.device_ids`).
 - A device's total is the sum of its pods' peaks, and too large a total is a conflict:
-  ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.model.effective_shares`), and
+  ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.model.allocation`), and
   ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
 """
 

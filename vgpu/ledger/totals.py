@@ -7,8 +7,7 @@ import msgspec
 
 from vgpu.ledger.device_ids import most_at_once
 from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
-from vgpu.model.allocation import Device, Share
-from vgpu.model.effective_shares import effective
+from vgpu.model.allocation import Device, Share, effective
 from vgpu.model.names import ContainerKind
 from vgpu.model.resource_claims import ResourceClaimDevice
 from vgpu.model.units import exact_size, percentage

@@ -7,8 +7,7 @@ pod holds the sum of all its containers, until its spec has been seen.
 
 import msgspec
 
-from vgpu.model.allocation import Allocation, Share
-from vgpu.model.effective_shares import effective_shares
+from vgpu.model.allocation import Allocation, Share, effective_shares
 from vgpu.model.names import ContainerKind, PodRef
 
 

@@ -6,13 +6,13 @@ from the API server's JSON.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from vgpu.model.effective_shares import effective
+from vgpu.model.allocation import effective
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.taints import Taint, Toleration
 
@@ -174,6 +174,16 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         if static is None or _MADE_BY_API_SERVER.fullmatch(static):
             return self.ref.uid
         return static
+
+    def requesting(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """The containers that request one of the resources, each with its resource."""
+        return tuple(
+            (container.name, name)
+            for container in self.containers
+            for amounts in (container.others, container.limits)
+            for name, amount in amounts.items()
+            if amount and name in resources
+        )
 
     @property
     def apps(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.hami import HamiDialect, hami_wishes
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.placement.unserved import CHART_RESOURCES, unserved_refusal, unserved_requests
+from vgpu.placement.unserved import CHART_RESOURCES, unserved_refusal
 from vgpu.placement.volcano import SchedulingPolicy, VolcanoDialect, volcano_wishes
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.gaia.node import CORE
@@ -265,7 +265,8 @@ def _only_asked(pod: Pod, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme
         names = " and ".join(scheme.row.name for scheme in asked)
         return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
     (scheme,) = asked
-    return unserved_refusal(unserved_requests(pod, scheme.unserved)) or scheme
+    unserved = pod.requesting(scheme.unserved)
+    return unserved_refusal(unserved) if unserved else scheme
 
 
 def _is_covered(request: Request, others: Iterable[Request]) -> bool:

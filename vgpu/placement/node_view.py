@@ -1,7 +1,7 @@
 """The GPUs of a node with what pods hold of them, from the API server's objects. Pure.
 
 A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.counted_claims`), at its peak
-(:mod:`vgpu.model.effective_shares`), until it is gone; a reservation of another scheduler holds the
+(:mod:`vgpu.model.allocation`), until it is gone; a reservation of another scheduler holds the
 GPUs that it names as long as it stands. What a bound pod requests and no readable annotation places
 is kept free (:mod:`vgpu.placement.pods_without_gpu`). A node is refused as a whole only while its
 register cannot be read.
@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Claim, Device, Share
-from vgpu.model.effective_shares import effective_shares
+from vgpu.model.allocation import Allocation, Claim, Device, Share, effective_shares
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Explained

@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Request, Share
-from vgpu.model.effective_shares import effective_shares
+from vgpu.model.allocation import Allocation, Request, Share, effective_shares
 from vgpu.model.names import ContainerKind, Phase, PodRef
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu

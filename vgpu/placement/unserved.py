@@ -10,10 +10,10 @@ unserved resources r, and a node n:
 What is left is a node on which a device plugin that needs no HAMi serves all of p. Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vgpu.model.objects import Node, Pod
+from vgpu.model.objects import Node
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.volcano.key_set import HAMI
 
@@ -69,22 +69,10 @@ _REGISTERS: Final[Mapping[str, str | tuple[str, ...]]] = {
 from the resources that the node advertises."""
 
 
-def unserved_requests(pod: Pod, unserved: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """The containers that request one of the resources, each with its resource."""
-    return tuple(
-        (container.name, name)
-        for container in pod.containers
-        if container.others or container.limits
-        for name, amount in (*container.others.items(), *container.limits.items())
-        if amount and name in unserved
-    )
-
-
-def unserved_refusal(requests: Iterable[tuple[str, str]]) -> PlacementRefusal | None:
-    """Why a pod with these requests is not served; None if there are none."""
+def unserved_refusal(requests: Iterable[tuple[str, str]]) -> PlacementRefusal:
+    """Why a pod is not served that requests resources of other vendors, by container."""
     texts = [f"container {container} requests {resource}" for container, resource in requests]
-    reason = PlacementReason.UNSERVED_RESOURCE
-    return PlacementRefusal(reason, ", ".join(texts)) if texts else None
+    return PlacementRefusal(PlacementReason.UNSERVED_RESOURCE, ", ".join(texts))
 
 
 def needs_hami(node: Node, requests: Iterable[tuple[str, str]]) -> bool:

@@ -1,6 +1,6 @@
 """What pods count for the quotas of their namespace; pure.
 
-A pod counts at its peak (:mod:`vgpu.model.effective_shares`), as everywhere. A share counts for the
+A pod counts at its peak (:mod:`vgpu.model.allocation`), as everywhere. A share counts for the
 model of its GPU; what Kubernetes counts has no GPU and counts for the model of the node.
 """
 
@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Device, Request, Share, mig_slot, physical
-from vgpu.model.effective_shares import effective
+from vgpu.model.allocation import Device, Request, Share, effective, mig_slot, physical
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MIB, MILLI_PER_PERCENT

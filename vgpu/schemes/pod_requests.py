@@ -18,8 +18,7 @@ from typing import Final
 
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Device, Request, Share
-from vgpu.model.effective_shares import effective, effective_shares
+from vgpu.model.allocation import Allocation, Device, Request, Share, effective, effective_shares
 from vgpu.model.names import ContainerKind, Phase
 from vgpu.model.objects import Pod
 from vgpu.model.units import WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT

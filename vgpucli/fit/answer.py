@@ -13,8 +13,7 @@ from msgspec import structs
 
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
-from vgpu.model.allocation import Device
-from vgpu.model.effective_shares import effective_shares
+from vgpu.model.allocation import Device, effective_shares
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
