@@ -152,7 +152,7 @@ class TokenServer:
         self._lags, self._token_switches = no_lags(), no_token_switches()
         self._began = 0
         self._lock = threading.Lock()
-        self._ending = False
+        self._ending = self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="tokens", daemon=True)
         self._poller.add(self._wake, WAKE)
         self._poller.add(self._events.fd, FILES)
@@ -183,7 +183,7 @@ class TokenServer:
         if self._successors is not None and self._takeover_path is not None:
             self._takeover_path.unlink(missing_ok=True)
         with self._lock:
-            if not self._is_handed_over.is_set():
+            if not self._is_handed_over.is_set() and not self._has_failed:
                 self._answer_all()
             self._close_all()
         self._poller.close()
@@ -235,6 +235,7 @@ class TokenServer:
         try:
             self._loop()
         except Exception:
+            self._has_failed = True
             log.exception("unexpected error: the loop has ended")
             self._failed("the loop has ended by an unexpected error; the log has the details")
 
@@ -349,8 +350,10 @@ class TokenServer:
             port.close()
         for connection in self._connections:
             connection.socket.close()
-        for port in {*self._ports.values(), *(each.port for each in self._connections)}:
+        ports = {*self._ports.values(), *(each.port for each in self._connections), *self._unused}
+        for port in ports:
             port.poller.close()
+        self._unused.clear()
         if self._successors is not None:
             self._successors.close()
         self._connections.clear()

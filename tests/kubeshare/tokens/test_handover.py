@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,6 +259,37 @@ def test_a_restart_after_every_event_changes_no_answer_and_no_booking(mode, scri
         often.play(*event)
     assert often.answers == once.answers
     assert [*often.tokens.views(often.now)] == [*once.tokens.views(once.now)]
+
+
+def test_a_daemon_takes_over_from_an_older_one_that_kept_less():
+    """And the other way round: what a daemon does not know is skipped."""
+    tokens = GpuTokens(TokenRules(), 0)
+    tokens.configure(ENTRIES, 0)
+    tokens.connect(ENTRIES[0], "key", "10.0.0.1")
+    tokens.request("key", UpdateRequest(b"ns/a", 7, 60, True), 0)
+    connection = takeover_record.ConnectionRecord(UUID, "ns/a", b"", b"", True, False, b"last")
+    record = takeover_record.DaemonRecord(
+        takeover_record.VERSION,
+        (),
+        (connection,),
+        {UUID: tokens.record({"key": 0})},
+        takeover_record.FilesRecord(),
+        0,
+        0,
+    )
+    content = msgspec.msgpack.decode(takeover_record.encode_record(record))
+    del content["connections"][0]["last"]
+    for each in content["gpus"][UUID]["pods"]:
+        for name in ("first_ids", "unattributed"):
+            del each[name]
+        for name in ("messages", "replaced", "repeated"):
+            del each["counts"][name]
+        each["another"] = 1
+    older = takeover_record.decode_record(msgspec.msgpack.encode(content))
+    assert older.connections[0].last == b""
+    restored = GpuTokens.restored(older.gpus[UUID], TokenRules(), ["key"])
+    view = next(restored.views(0))
+    assert (view.booked, view.connections, view.counts.messages) == (60, 1, {})
 
 
 @given(st.binary())
