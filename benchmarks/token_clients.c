@@ -42,6 +42,7 @@ enum { MOST = 1024, SENT = 80, GOT = 40, MOST_TIMES = 4000000 };
 
 struct client {
     int fd, gpu, allocates, has_token;
+    int32_t next_id;
     size_t got;
     int64_t sent_at, due;
     char name[16];
@@ -78,6 +79,8 @@ static void send_request(struct client *client, int32_t type, const void *payloa
     size_t at = 8 + length + 1 + 4;
     memcpy(message, &length, 8);
     memcpy(message + 8, client->name, length);
+    memcpy(message + at - 4, &client->next_id, 4);
+    client->next_id++;
     memcpy(message + at, &type, 4);
     memcpy(message + at + 4, payload, size);
     client->sent_at = now_us();

@@ -83,7 +83,7 @@ class Port:
         poller: waits for all of them.
         connections: number of its connections.
         debt: what it has spent of the next rounds.
-        pending: events that wait for the next round, the first one last. None is that of the port.
+        pending: events that wait for the next round; without a connection, of the port itself.
     """
 
     __slots__ = ("connections", "debt", "entry", "listening", "pending", "poller")
@@ -146,10 +146,10 @@ class Connection:
         """What it waits for."""
         return END | (0 if self.is_paused else READ) | (WRITE if self.is_blocked else 0)
 
-    def update(self, *, is_paused: bool, is_blocked: bool) -> None:
-        """Wait for other events, if these are others."""
-        if is_paused != self.is_paused or is_blocked != self.is_blocked:
-            self.is_paused, self.is_blocked = is_paused, is_blocked
+    def wait_for(self, *, more: bool, room: bool) -> None:
+        """Wait for more from the peer, and for room to send; always for its end."""
+        if more == self.is_paused or room != self.is_blocked:
+            self.is_paused, self.is_blocked = not more, room
             self.port.poller.change(self.socket.fileno(), self.events)
 
     def reset_at_close(self) -> None:

@@ -68,6 +68,8 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     """What the page of metrics shows of a tenant; times in microseconds, memory in bytes.
 
     ``quota`` is the length of its last token, or that of its first one; None without a share.
+    ``opened`` is the number of connections that it has ever opened, ``unattributed`` the part of
+    what is booked whose connection was closed.
     """
 
     entry: TenantEntry
@@ -76,10 +78,10 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     window_share: float
     booked: int
     connections: int
-    opened: int
-    unattributed: int
     quota: int | None
     counts: TenantCounts
+    opened: int = 0
+    unattributed: int = 0
 
 
 class _PodState(Generic[Key]):
@@ -388,10 +390,10 @@ class GpuTokens(Generic[Key]):
                 min(time / window, 1.0) if window else 0.0,
                 pod.book.booked,
                 len(pod.connections),
-                pod.opened,
-                pod.book.unattributed,
                 known.previous if known is not None else None,
                 pod.counts.copy(),
+                pod.opened,
+                pod.book.unattributed,
             )
 
     # ------------------------------------------------------------ token

@@ -280,31 +280,34 @@ class TokenServer:
         """Handle events of a port; returns what that costs."""
         spent, is_last = 0, False
         while spent < allowance:
-            if port.pending:
-                connection, events = port.pending.pop()
-                spent += self._handle(port, connection, events)
-            elif is_last:
-                break
-            else:
-                port.pending = port.poller.wait(0, QUANTUM)[::-1]
+            if not port.pending:
+                if is_last:
+                    break
+                port.pending = port.poller.wait(0, QUANTUM)
                 is_last = len(port.pending) < QUANTUM
+                continue
+            connection, events = port.pending.pop()
+            if connection is None:
+                self._accept(port)
+                spent += OPENING_COST
+            elif connection in self._connections:  # another event has not closed it
+                spent += self._handle(connection, events)
         return spent
 
-    def _handle(self, port: Port, connection: Connection | None, events: int) -> int:
+    def _handle(self, connection: Connection, events: int) -> int:
         """Handle an event; returns its cost."""
-        if connection is None:
-            self._accept(port)
-            return OPENING_COST
-        if events & WRITE and connection.is_blocked and connection in self._connections:
+        if events == READ and not connection.waits:
+            return self._receive(connection)
+        if events & WRITE and connection.is_blocked:
             self._flush(connection)
-        if connection not in self._connections:  # closed by another event of this round
-            return 1
+            if connection not in self._connections:
+                return 1
         if not connection.waits:
             return self._receive(connection) if events & ~WRITE else 1
         if events & END:
             self._close(connection)
         elif events & READ:
-            connection.update(is_paused=True, is_blocked=connection.is_blocked)
+            connection.wait_for(more=False, room=connection.is_blocked)
         return 1
 
     def _tick(self, now: int) -> None:
@@ -592,19 +595,21 @@ class TokenServer:
                 self._token_switches.add(now_us() - self._began)
 
     def _flush(self, connection: Connection) -> None:
+        unsent = connection.unsent
         try:
-            sent = connection.socket.send(connection.unsent)
+            sent = connection.socket.send(unsent)
         except BlockingIOError:
             sent = 0
         except OSError:
             self._close(connection)
             return
-        connection.unsent = connection.unsent[sent:]
-        if len(connection.unsent) > RESPONSE_BYTES * MAX_UNSENT:
+        connection.unsent = unsent = unsent[sent:]
+        if len(unsent) > RESPONSE_BYTES * MAX_UNSENT:
             self._close(connection)
-        else:
-            is_paused = connection.is_paused and connection.waits
-            connection.update(is_paused=is_paused, is_blocked=bool(connection.unsent))
+        elif unsent or connection.is_blocked or connection.is_paused:
+            connection.wait_for(
+                more=not connection.is_paused or not connection.waits, room=bool(unsent)
+            )
 
     def _close(self, connection: Connection) -> None:
         if connection not in self._connections:

@@ -58,7 +58,10 @@ class TenantCounts(msgspec.Struct):
     def count_message(self, request: Request) -> None:
         """Count a message by its type."""
         name = _TYPE_NAMES[type(request)]
-        self.messages[name] = self.messages.get(name, 0) + 1
+        try:
+            self.messages[name] += 1
+        except KeyError:
+            self.messages[name] = 1
 
     def copy(self) -> Self:
         """What is counted until now."""

@@ -7,6 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from kubeshare.tokens.gpu_tokens import GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
+from tests.kubeshare.tokens.hook_model import HookProcess, KilledError
 from tests.kubeshare.tokens.test_daemon import get, seen
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
@@ -383,3 +386,49 @@ def test_after_an_unclean_death_only_the_newer_hook_goes_on(programs, tmp_path):
         older.send("limit")
         assert older.process.wait() == -signal.SIGPIPE
         assert connections() == 1
+
+
+def test_after_an_unclean_death_no_process_computes_without_a_token(programs, tmp_path):
+    """All wait: 1.0 is killed, and 1.1 finds no port, and asks the next daemon after 10 s."""
+    write(tmp_path, [pod("a"), pod("b")])
+    killed, _ = programs("--quota=10s", "--max-quota=10s")
+    url = f"http://{own_address()}:9402"
+    wait_until(lambda: get(f"{url}/-/ready"), "it is ready", failures=(OSError,))
+    again = threading.Event()
+    ends = {}
+
+    def tokens(version, process):
+        try:
+            ends[version] = process.token(burst_ms=9000.0), process.token()
+        except KilledError:
+            ends[version] = "SIGPIPE"
+
+    port = own_address(), 50052
+    with ExitStack() as stack:
+        holder = stack.enter_context(HookProcess((own_address(), 50051), "ns/a"))
+        older, newer = (
+            stack.enter_context(HookProcess(port, "ns/b", version, sleep=lambda _: again.wait()))
+            for version in ("v1.0", "v1.1")
+        )
+        holder.begin()
+        for process in (older, newer):
+            process._has_begun = True
+            for _ in range(100):
+                process.memory_info()
+        threads = [
+            threading.Thread(target=tokens, args=each)
+            for each in (("v1.0", older), ("v1.1", newer))
+        ]
+        for thread in threads:
+            thread.start()
+        waits = f'vgpu_token_waiting{{uuid="{UUID}",namespace="ns",pod="b"}} 1'
+        wait_until(lambda: waits in get(f"{url}/metrics"), "b waits")
+        wait_until(lambda: older.sent + newer.sent == 202, "both have asked")
+        killed.kill()
+        killed.wait()
+        programs()
+        wait_until(lambda: get(f"{url}/-/ready"), "another one is ready", failures=(OSError,))
+        again.set()
+        for thread in threads:
+            thread.join()
+    assert ends == {"v1.0": "SIGPIPE", "v1.1": (0.0, 300.0)}
