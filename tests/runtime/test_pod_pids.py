@@ -111,15 +111,23 @@ def test_a_process_that_has_ended_is_not_there(node):
     [
         lambda node: (node / "proc/1000/status").write_text("Name:\tpython\n"),
         lambda node: (node / "cgroup" / POD / SIDE / "cgroup.procs").write_text("0\n"),
-        lambda node: (node / "cgroup" / POD).rename(node / "cgroup/elsewhere"),
         lambda node: (node / "cgroup" / POD / SIDE / "cgroup.procs").unlink(),
     ],
-    ids=["a kernel without NSpid", "a foreign pid", "no cgroups of containers", "no list"],
+    ids=["a kernel without NSpid", "a foreign pid", "no list"],
 )
 def test_without_all_processes_nothing_is_known_to_be_gone(node, damage):
     run(node, 1000, 7, MAIN)
     damage(node)
     assert not pids_of(node, [], (0, 9)).complete
+
+
+def test_a_pod_without_a_cgroup_and_a_process_is_not_looked_into(node):
+    """It has ended, and thousands of such pods may have left a region."""
+    run(node, 1000, 7, MAIN)
+    (node / "cgroup" / POD).rename(node / "cgroup/elsewhere")
+    assert pids_of(node, [], (0, 7)) is None
+    pids = pids_of(node, [1000], (0, 7), (0, 9))  # a known process shows that the pod lives
+    assert pids == PodPids({MAIN: {7: 1000}}, complete=False)
 
 
 def test_a_tenants_many_cgroups_end_the_search(node):

@@ -224,6 +224,11 @@ class ShimSample(msgspec.Struct, frozen=True, dict=True):
             if slot.host_pid > 0
         )
 
+    @cached_property
+    def has_resource_claims(self) -> bool:
+        """Whether a region is a ResourceClaim's."""
+        return any(file.resource_claim_uid for file in self.files)
+
 
 # ---------------------------------------------------------------- processes
 
@@ -273,8 +278,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
             environment was read.
         ended: host pids that were asked for, and whose processes lived at an earlier sample. A pid
             that is neither here nor in ``owners`` was never seen.
-        pod_pids: the processes of the pods for whose region slots the host pids were not enough,
-            by pod UID.
+        pod_pids: the processes of the living pods for whose region slots the host pids were not
+            enough, by pod UID.
     """
 
     owners: Mapping[int, ProcessOwner | None]

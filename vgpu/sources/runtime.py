@@ -189,19 +189,21 @@ class ProcessSource:
     ) -> dict[str, PodPids]:
         """The pids inside of pods with a slot that no process of its pod has as its host pid.
 
-        ``folders`` are the cgroups of pods.
+        ``folders`` are the cgroups of pods. A pod without one, and without a known process, has
+        ended: thousands of them may have left a region.
         """
         owners = self._owners
+        living = folders.keys() | {owner.pod_uid for owner in owners.values() if owner}
         wanted: dict[str, set[int]] = {}
         of_pods = (
             *((file.pod_uid, file.region) for file in regions),
             *((owner.pod_uid, region) for owner, _, region in bare),
         )
         for uid, region in of_pods:
-            for slot in region.processes:
+            for slot in region.processes if uid and uid in living else ():
                 if slot.status != SLOT_DEAD:
                     owner = owners.get(slot.host_pid)
-                    if uid and (owner is None or owner.pod_uid != uid):
+                    if owner is None or owner.pod_uid != uid:
                         wanted.setdefault(uid, set()).add(slot.pid)
         known: dict[str, dict[int, ProcessOwner]] = {}
         for pid, owner in owners.items() if wanted else ():

@@ -236,7 +236,7 @@ def with_resource_claim_users(
     pod uses is left out: HAMi's driver empties the folder when it prepares a ResourceClaim. The
     region of several containers is a rejection, since nothing in it names a container.
     """
-    if shim is None or not any(file.resource_claim_uid for file in shim.files):
+    if shim is None or not shim.has_resource_claims:
         return shim
     files: list[RegionFile] = []
     rejections = list(shim.rejections)
