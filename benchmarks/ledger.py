@@ -376,8 +376,8 @@ def main():
     assert not ledger.conflicts, ledger.conflicts[:3]
 
     index = LedgerIndex(evidence, ledger)
-    samples = {name: sampled[name] for name in ("gpu", "process", "shim", "kubelet", "limits")}
-    taken, usage = cpu_seconds(lambda: node_usage(index, files, **samples), options.runs)
+    samples = NodeSamples(**sampled)
+    taken, usage = cpu_seconds(lambda: node_usage(index, files, samples), options.runs)
     report.line("node: what its containers may use and use", taken)
     assert len(usage.containers) == CONTAINERS, len(usage.containers)
 

@@ -16,7 +16,6 @@ import msgspec
 
 from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
 from deviceplugin.model import AdmittedPod
-from vgpu.ledger.owners import with_whole_ids
 from vgpu.model.allocation import Allocation, Request
 from vgpu.model.names import Phase, PodRef
 from vgpu.model.objects import Pod
@@ -30,6 +29,7 @@ from vgpu.sources.container_processes import container_processes
 from vgpu.sources.files import Remembered, list_folder
 from vgpu.sources.kubelet_names import read_container_links
 from vgpu.sources.runtime import ProcessSource, read_containers
+from vgpu.sources.samples import with_whole_ids
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,7 @@ from vgpu.kube.documents import Keep
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.ledger import Ledger
 from vgpu.ledger.liveness import node_uid
-from vgpu.ledger.owners import container_name
-from vgpu.ledger.usage import Usage, certain, unclear_use, usages
+from vgpu.ledger.usage import Usage, certain, container_name, unclear_use, usages
 from vgpu.model.facts import GpuSource
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Reason, SourceError

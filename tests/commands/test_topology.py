@@ -22,9 +22,10 @@ from exporter.sampler import codecs
 from exporter.view import ExporterView
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
+from tests.support.usage import usage_of
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.ledger import Evidence, Statement, merge
-from vgpu.ledger.container_usage import NodeUsage, ShareUsage
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.from_node import devices_of
 from vgpu.model.allocation import Share
 from vgpu.model.facts import (
@@ -108,7 +109,7 @@ def view(*statements, uses=(), gpu=None, collectors=()):
             live_pods=frozenset(statement.pod.uid for statement in statements),
         )
     )
-    seen = NodeUsage(shares=tuple(uses))
+    seen = usage_of(*uses)
     return ExporterView(
         0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, allocations=allocation_totals(ledger)
     )

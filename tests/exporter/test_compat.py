@@ -9,7 +9,7 @@ from exporter.allocations import allocation_totals
 from exporter.compat import Compat
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
-from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
 from vgpu.ledger.regions import Accounted
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.allocation import Device, Share
@@ -189,7 +189,7 @@ def view(*extra_shares, kept=None, instances=()):
         timestamp=1000.0,
         node="node-1",
         interval=15.0,
-        usage=NodeUsage(containers, tuple(shares_of(containers))),
+        usage=NodeUsage(containers),
         collectors=(),
         calls={},
         xids=(),

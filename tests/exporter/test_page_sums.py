@@ -13,8 +13,7 @@ from exporter.sampler import codecs
 from exporter.view import ExporterView, gpu_rows
 from tests.support.any_node import NODE, nodes, numbers
 from tests.support.live import parse
-from vgpu.ledger.owners import container_name
-from vgpu.ledger.usage import certain, unclear_use, usages
+from vgpu.ledger.usage import certain, container_name, unclear_use, usages
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.names import Scheme
 from vgpu.model.units import GIB, MIB

@@ -13,7 +13,8 @@ from exporter import statuspage
 from exporter.pages import routes
 from exporter.problems import problems, short_size
 from exporter.view import ExporterView
-from vgpu.ledger.container_usage import NodeUsage, ShareUsage
+from tests.support.usage import usage_of
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.metrics.render import Format
 from vgpu.model.names import PodRef
 from vgpu.model.units import GIB
@@ -148,7 +149,7 @@ def test_hostile_names_stay_text():
         timestamp=0.0,
         node="<node>",
         interval=15.0,
-        usage=NodeUsage(shares=(share,)),
+        usage=usage_of(share),
         collectors=(),
         calls={},
         xids=(),
@@ -197,7 +198,7 @@ def test_a_container_is_over_its_limit_beyond_the_tolerance_of_rule_and_alert(us
         timestamp=0.0,
         node="n",
         interval=15.0,
-        usage=NodeUsage(shares=(share,)),
+        usage=usage_of(share),
         collectors=(),
         calls={},
         xids=(),

@@ -11,6 +11,7 @@ from exporter.allocations import AllocationTotals
 from exporter.problems import Problem, ProblemSeverity, conflict_text, problems
 from exporter.view import ExporterView, GpuRow
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
+from tests.support.usage import usage_of
 from vgpu.ledger import ConflictKind, Holding, Ledger
 from vgpu.ledger.container_usage import NodeUsage, ShareUsage
 from vgpu.model.allocation import Share
@@ -52,7 +53,7 @@ def view_of(shares, *holdings):
     )
     rows = tuple(share_row(*share) for share in shares)
     totals = AllocationTotals(Ledger("n", ()), holdings=holdings)
-    return structs.replace(NOTHING, gpus=gpus, usage=NodeUsage(shares=rows), allocations=totals)
+    return structs.replace(NOTHING, gpus=gpus, usage=usage_of(*rows), allocations=totals)
 
 
 def reserved(pod, device, phase=Phase.ASSUMED, container="main"):

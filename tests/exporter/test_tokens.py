@@ -20,7 +20,7 @@ from tests.grafana.pretended_scheduler import PretendedScheduler
 from tests.grafana.pretended_tokens import UUID, sharing
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, hashed
-from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of, token_uses
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, token_uses
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.names import PodRef, Scheme, Source
@@ -303,7 +303,7 @@ def container(name, uid="u1", scheme=Scheme.KUBESHARE):
 
 
 def tokens_of(*containers):
-    return token_uses(TENANTS, shares_of(containers))
+    return token_uses(TENANTS, NodeUsage(containers).shares)
 
 
 def text(tokens):
@@ -351,7 +351,7 @@ def test_the_collector_adds_its_lines_and_changes_no_other(make_bench):
     builder = LedgerBuilder(codecs(GIB, GIB), "n")
     usage, totals = builder.usage(seen), allocation_totals(builder.ledger(seen))
     containers = (*usage.containers, container("main"))
-    usage = NodeUsage(containers, tuple(shares_of(containers)))
+    usage = NodeUsage(containers)
 
     def page(tables, tokens=None):
         view = ExporterView(

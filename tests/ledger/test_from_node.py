@@ -6,7 +6,7 @@ from tests.ledger.ledger_values import A, B
 from vgpu.ledger.bounds import UNREGISTERED
 from vgpu.ledger.from_node import devices_of, process_statements
 from vgpu.ledger.limit_files import bus_id, limit_reports
-from vgpu.ledger.regions import Slots, region_report
+from vgpu.ledger.regions import region_report
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import (
@@ -27,7 +27,6 @@ from vgpu.model.units import GIB
 
 CID = "c" * 64
 OWNER = ProcessOwner(CID, "u1", "containerd")
-UNREAD = Slots(None, {})
 NAMES = {CID: ContainerName("team", "pod-u1", "main", "u1")}
 
 
@@ -96,15 +95,15 @@ def region(*slots, memory=2 * GIB, cores=30):
 
 
 def test_a_region_is_a_statement_of_its_limits():
-    statement = region_report(region(), UNREAD, UNREGISTERED).statement
+    statement = region_report(region(), None, {}, UNREGISTERED).statement
     assert statement.source is Source.SHIM
     assert (statement.pod.uid, statement.container) == ("u1", "main")
     assert statement.shares == (Share(A, 2 * GIB, 300),)
     assert statement.scheme is Scheme.VOLCANO
     assert statement.where == "/regions/u1_main/x.cache"
-    unlimited = region_report(region(memory=0, cores=100), UNREAD, UNREGISTERED).statement
+    unlimited = region_report(region(memory=0, cores=100), None, {}, UNREGISTERED).statement
     assert unlimited.shares == (Share(A),)
-    bare = region_report(region(cores=0), UNREAD, UNREGISTERED).statement
+    bare = region_report(region(cores=0), None, {}, UNREGISTERED).statement
     assert bare.shares == (Share(A, 2 * GIB),)
 
 
@@ -113,8 +112,7 @@ def test_a_region_is_alive_if_the_kernel_knows_one_of_its_processes_as_its_pods(
         pids = {"u1": PodPids({})}
         live = frozenset({"u1"})
         process = None if owners is None else ProcessSample(owners, True, live, pod_pids=pids)
-        slots_of = Slots(process, NAMES)
-        return region_report(region(*slots), slots_of, UNREGISTERED).statement.alive
+        return region_report(region(*slots), process, NAMES, UNREGISTERED).statement.alive
 
     other = ProcessOwner(CID, "u2", "containerd")
     assert alive([(9, 1), (5, 1)], {5: OWNER})

@@ -168,7 +168,7 @@ def test_a_running_container_without_a_name_may_be_any_of_its_pod():
     samples = seen(grant("init", WHOLE), grant("main", WHOLE))
     kubelet = KubeletSample({UID: REF}, {}, samples.kubelet.grants)
     nameless = node_evidence(
-        CODECS, NodeSamples(samples.node, samples.gpu, samples.process, kubelet=kubelet)
+        CODECS, NodeSamples(gpu=samples.gpu, process=samples.process, kubelet=kubelet)
     )
     assert holders(merge(nameless)) == ["init", "main"]
     assert entry(merge(nameless), GPU).held.slots == 1
@@ -177,18 +177,7 @@ def test_a_running_container_without_a_name_may_be_any_of_its_pod():
 def test_an_ended_init_container_has_no_row_of_its_own():
     samples = seen(*SITUATIONS["a slice of HAMi's"][0])
     known, files = read_samples(CODECS, samples)
-    usage = node_usage(
-        LedgerIndex(known, merge(known)),
-        files,
-        gpu=samples.gpu,
-        process=samples.process,
-        shim=None,
-        kubelet=samples.kubelet,
-        limits=None,
-        phases=None,
-        finished=frozenset(),
-        at=0.0,
-    )
+    usage = node_usage(LedgerIndex(known, merge(known)), files, samples)
     assert [one.container for one in usage.containers] == ["main"]
 
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import (
     OVER_LIMIT_PERCENT,
     UnclearUse,
     Usage,
     certain,
+    container_name,
     is_over,
     unclear_use,
     usages,

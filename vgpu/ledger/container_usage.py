@@ -1,6 +1,7 @@
 """Limits and use of the containers of a node on their devices, and the tokens of pods. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -95,12 +96,11 @@ class LeftoverRegion(msgspec.Struct, frozen=True, gc=False):
     container: str
 
 
-class NodeUsage(msgspec.Struct, frozen=True):
+class NodeUsage(msgspec.Struct, frozen=True, dict=True):
     """All containers of a node, including those with a share that is only reserved.
 
     Attributes:
         containers: in the order of the sources' trust.
-        shares: those of all containers, in the same order.
         devices: the attribution gap by UUID, where it is known.
         orphans, released: regions of unknown pods, and of known containers that have ended; None
             where no source reports which pods live, or their names.
@@ -110,7 +110,6 @@ class NodeUsage(msgspec.Struct, frozen=True):
     """
 
     containers: tuple[ContainerUsage, ...] = ()
-    shares: tuple[ShareUsage, ...] = ()
     devices: Mapping[str, DeviceUsage] = {}
     orphans: tuple[LeftoverRegion, ...] | None = None
     released: tuple[LeftoverRegion, ...] | None = None
@@ -118,10 +117,10 @@ class NodeUsage(msgspec.Struct, frozen=True):
     processes: tuple[Usage, ...] = ()
     replicas: Mapping[str, int] = {}
 
-
-def shares_of(containers: Iterable[ContainerUsage]) -> Iterator[ShareUsage]:
-    """All shares of the containers."""
-    return (share for container in containers for share in container.shares.values())
+    @cached_property
+    def shares(self) -> tuple[ShareUsage, ...]:
+        """Those of all containers, in the same order."""
+        return tuple([share for one in self.containers for share in one.shares.values()])
 
 
 class TokenUse(msgspec.Struct, frozen=True, gc=False):

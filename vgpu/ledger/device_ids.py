@@ -7,9 +7,12 @@ entry as long as the pod exists. A ResourceClaim has no such IDs: several contai
 at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vgpu.ledger.statements import KUBELET, Containers, Statement
+from vgpu.ledger.usage import Place, container_name
+from vgpu.model.facts import ContainerName, ProcessOwner
+from vgpu.model.names import PodRef
 
 DeviceIds = frozenset[tuple[str, str]]
 """(resource, device ID)."""
@@ -41,6 +44,35 @@ def pods_with_reused_ids(statements: Iterable[Statement]) -> frozenset[str]:
         uid
         for uid, containers in pods.items()
         if reused_ids({name: tuple(own) for name, own in containers.items()})
+    )
+
+
+def running_containers(
+    uids: Collection[str],
+    owners: Iterable[ProcessOwner | None],
+    names: Mapping[str, ContainerName],
+) -> frozenset[Place]:
+    """The containers of these pods with a live process; a container without a name is ""."""
+    if not uids:
+        return frozenset()
+    return frozenset(
+        (owner.pod_uid, container_name(owner, names))
+        for owner in owners
+        if owner is not None and owner.pod_uid in uids
+    )
+
+
+def started_containers(
+    uids: Iterable[str], pods: Mapping[str, PodRef], names: Mapping[str, ContainerName]
+) -> frozenset[Place]:
+    """The containers of these pods that have a log, and so have started at any time."""
+    known = {(pods[uid].namespace, pods[uid].name): uid for uid in uids if uid in pods}
+    if not known:
+        return frozenset()
+    return frozenset(
+        (uid, named.container)
+        for named in names.values()
+        if (uid := known.get((named.namespace, named.pod))) and named.pod_uid in ("", uid)
     )
 
 

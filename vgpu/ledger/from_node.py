@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from vgpu.ledger.limit_files import bus_id
-from vgpu.ledger.owners import container_name
 from vgpu.ledger.statements import Statement
+from vgpu.ledger.usage import container_name
 from vgpu.model.admitted_pod import AdmittedPod
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import ContainerName, Gpu, GpuProcess, ProcessOwner

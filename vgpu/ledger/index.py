@@ -6,13 +6,19 @@ pod-resources and the annotations report.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.liveness import node_uid
-from vgpu.ledger.owners import Place
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, PARTIAL, Evidence, Statement
+from vgpu.ledger.usage import Place
 from vgpu.model.names import Source
+
+ALLOCATORS: Final = frozenset(
+    {Source.CHECKPOINT, Source.DRA_STATE, Source.POD_RESOURCES, Source.OWN_CHECKPOINT}
+)
+"""The sources whose statements are looked up by container."""
 
 StatementDevices = tuple[Statement, tuple[str, ...]]
 """A statement with the device of each of its shares, "" where it is not known."""
@@ -23,18 +29,16 @@ class LedgerIndex:
 
     Attributes:
         ledger: the ledger of the index.
-        names: the node's pods, by UID.
         registry: the node's devices.
         holdings: UID -> container -> device -> holding.
         ended: (pod UID, container) of init containers that have ended, as others of the pod show.
         grants, own: what the checkpoints of the kubelet and of our own plugin report of the others.
         resource_claims: what the kubelet reports of ResourceClaims.
-        allocated: the devices that they name, by container; the kubelet's come before ours.
+        allocated: the devices in these checkpoints, by container; the kubelet's come before ours.
     """
 
     def __init__(self, evidence: Evidence, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.names = evidence.names
         self.registry = Registry(evidence)
         self.holdings: dict[str, dict[str, dict[str, Holding]]] = {}
         for holding in ledger.holdings:
@@ -43,32 +47,27 @@ class LedgerIndex:
         self._elsewhere: dict[Place, list[Statement]] = {}
         for entry in ledger.devices:
             for statement in entry.disputed:
-                place = statement.pod.uid, statement.container
-                self._elsewhere.setdefault(place, []).append(statement)
+                self._elsewhere.setdefault(_place(statement), []).append(statement)
         specified = set(map(node_uid, evidence.pods))
         self.ended = frozenset(
-            (statement.pod.uid, statement.container)
+            _place(statement)
             for statement in ledger.leftovers
             if statement.pod.uid in self.holdings and statement.pod.uid not in specified
         )
-        self.grants = self._with_devices(Source.CHECKPOINT, evidence)
+        by_source: dict[Source, list[StatementDevices]] = {}
+        for statement in evidence.statements:
+            if statement.source in ALLOCATORS and _place(statement) not in self.ended:
+                devices = tuple(self.registry.uuid(share.device) for share in statement.shares)
+                by_source.setdefault(statement.source, []).append((statement, devices))
+        self.grants = by_source.get(Source.CHECKPOINT, [])
+        self.own = by_source.get(Source.OWN_CHECKPOINT, [])
         self.resource_claims = [
-            pair
+            (statement, devices)
             for source in (Source.DRA_STATE, Source.POD_RESOURCES)
-            for pair in self._with_devices(source, evidence)
-            if pair[0].resource_claim_devices
+            for statement, devices in by_source.get(source, [])
+            if statement.resource_claim_devices
         ]
-        self.own = self._with_devices(Source.OWN_CHECKPOINT, evidence)
         self.allocated = _by_place(self.own) | _by_place(self.grants)
-
-    def _with_devices(self, source: Source, evidence: Evidence) -> list[StatementDevices]:
-        uuid = self.registry.uuid
-        return [
-            (statement, tuple(uuid(share.device) for share in statement.shares))
-            for statement in evidence.statements
-            if statement.source is source
-            and (statement.pod.uid, statement.container) not in self.ended
-        ]
 
     def contradiction(self, place: Place, device: str) -> str:
         """Which sources report the container on other devices only, and on which; "" if none."""
@@ -89,15 +88,17 @@ class LedgerIndex:
         return _placed(at for at in of_pod[""].values() if at.sources == (Source.PROCESS,))
 
 
+def _place(statement: Statement) -> Place:
+    return statement.pod.uid, statement.container
+
+
 def _by_place(statements: Iterable[StatementDevices]) -> dict[Place, set[str]]:
     """The devices by container, without statements that name no device."""
-    devices: dict[Place, set[str]] = {}
-    for statement, named in statements:
-        if any(named):
-            devices.setdefault((statement.pod.uid, statement.container), set()).update(
-                filter(None, named)
-            )
-    return devices
+    by_place: dict[Place, set[str]] = {}
+    for statement, devices in statements:
+        if any(devices):
+            by_place.setdefault(_place(statement), set()).update(filter(None, devices))
+    return by_place
 
 
 def _placed(holdings: Iterable[Holding]) -> str:

@@ -23,6 +23,7 @@ class LimitReport(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         limit: the content of the file.
+        device: the device by its name in the file.
         pod_uid: its pod; "" if several pods have the name in the file.
         container: its container; "" if only the pod is known.
         error: why the file limits no container, as text; "" if it limits one.
@@ -31,16 +32,12 @@ class LimitReport(msgspec.Struct, frozen=True, gc=False):
     """
 
     limit: LimitFile
-    pod_uid: str
+    device: str
+    pod_uid: str = ""
     container: str = ""
     error: str = ""
     reason: Reason | None = None
     limit_error: str = ""
-
-    @property
-    def device(self) -> str:
-        """The device by its name in the file."""
-        return self.limit.device or bus_id(self.limit.pci_bus_id)
 
     @property
     def statement(self) -> Statement | Malformed:
@@ -89,21 +86,22 @@ def limit_reports(
         if not read.namespace and ("", read.pod) in full_names:
             namespace, pod_name = full_names["", read.pod]
             limit = msgspec.structs.replace(read, namespace=namespace, pod=pod_name)
+        device = limit.device or bus_id(limit.pci_bus_id)
         candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
         if len(candidates) > 1:
             error = f"{len(candidates)} pods {limit.namespace}/{limit.pod}"
-            yield LimitReport(limit, "", "", error, Reason.AMBIGUOUS)
+            yield LimitReport(limit, device, error=error, reason=Reason.AMBIGUOUS)
         for uid in candidates if len(candidates) == 1 else ():
             own_names = containers.get(uid, set())
             named = names.get(limit.container_id)
             only = min(own_names) if len(own_names) == 1 else ""
             name = named.container if named else limit.container or only
             if name and own_names and name not in own_names:
-                yield LimitReport(limit, uid, name, f"no container {name}", Reason.FORGED)
+                error = f"no container {name}"
+                yield LimitReport(limit, device, uid, name, error, Reason.FORGED)
             else:
-                device = limit.device or bus_id(limit.pci_bus_id)
                 error = bounds.limit_error(device, limit.memory_bytes)
-                yield LimitReport(limit, uid, name, limit_error=error)
+                yield LimitReport(limit, device, uid, name, limit_error=error)
 
 
 def bus_id(text: str) -> str:

@@ -8,7 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from vgpu.ledger.bounds import Bounds, bounds
-from vgpu.ledger.device_ids import pods_with_reused_ids
+from vgpu.ledger.device_ids import (
+    pods_with_reused_ids,
+    running_containers,
+    started_containers,
+)
 from vgpu.ledger.from_api import Reading, node_ref, read_pod
 from vgpu.ledger.from_dra import (
     ResourceClaimDetails,
@@ -26,20 +30,18 @@ from vgpu.ledger.from_kubelet import (
 )
 from vgpu.ledger.from_node import devices_of, process_statements
 from vgpu.ledger.limit_files import LimitReport, limit_reports
-from vgpu.ledger.owners import pods_with_cgroups, running_containers, started_containers
-from vgpu.ledger.regions import RegionReports, region_reports
+from vgpu.ledger.regions import RegionReport, region_reports
 from vgpu.ledger.statements import Evidence, Malformed, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
 from vgpu.model.allocation import Device
 from vgpu.model.facts import (
+    CollectorSamples,
     GpuSample,
     Grant,
     HeldDevices,
     KubeletSample,
     LimitSample,
-    ProcessSample,
     ResourceClaimSample,
-    ShimSample,
 )
 from vgpu.model.names import PodRef, Source
 from vgpu.model.objects import Pod
@@ -92,12 +94,11 @@ class StatementCache:
         return [reading for _, reading in current.values()]
 
 
-class NodeSamples(msgspec.Struct, frozen=True):
+class NodeSamples(CollectorSamples, frozen=True):
     """All that was sampled of one node; None for a source that is off, failed or stale.
 
     Attributes:
         node: the node's name; "" if the sources do not need it.
-        gpu, process, shim, kubelet, limits: the collectors' samples.
         held: the answer of pod-resources.
         own: our own checkpoint's statements, read only if it was written since the node started.
         pods: the node's that share GPUs, as the API server knows them.
@@ -110,11 +111,6 @@ class NodeSamples(msgspec.Struct, frozen=True):
     """
 
     node: str = ""
-    gpu: GpuSample | None = None
-    process: ProcessSample | None = None
-    shim: ShimSample | None = None
-    kubelet: KubeletSample | None = None
-    limits: LimitSample | None = None
     held: Mapping[HeldDevices, frozenset[str]] | None = None
     own: Iterable[Statement] | None = None
     pods: Sequence[Pod] | None = None
@@ -129,9 +125,15 @@ class NodeFiles(msgspec.Struct, frozen=True):
     """What the sharing libraries enforce and account, read once; the evidence has its statements.
 
     It changes with every kernel, and the evidence does not.
+
+    Attributes:
+        regions: those that the plugin has created.
+        regions_inside: those inside of containers that count.
+        limits: the limit files.
     """
 
-    regions: RegionReports = RegionReports()
+    regions: tuple[RegionReport, ...] = ()
+    regions_inside: tuple[RegionReport, ...] = ()
     limits: tuple[LimitReport, ...] = ()
 
 
@@ -206,7 +208,8 @@ def read_samples(
         by_source[Source.PROCESS] = process_statements(known, owners, names)
     files = _read_files(samples, refs.values(), bounded)
     if shim or (process and process.bare):
-        by_source[Source.SHIM] = files.regions.statements
+        reports = (*files.regions, *files.regions_inside)
+        by_source[Source.SHIM] = [report.statement for report in reports if report.statement]
     if limits:
         stated = [report.statement for report in files.limits]
         by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
@@ -242,11 +245,12 @@ def read_samples(
 def _read_files(samples: NodeSamples, pods: Iterable[PodRef], bounded: Bounds) -> NodeFiles:
     process, limits = samples.process, samples.limits
     names = samples.kubelet.containers if samples.kubelet else {}
-    living = pods_with_cgroups(pods, process.live_pods if process else None) if limits else ()
-    return NodeFiles(
-        region_reports(samples.shim, process, names, bounded),
-        tuple(limit_reports(limits.limits, living, names, bounded)) if limits else (),
-    )
+    regions, inside = region_reports(samples.shim, process, names, bounded)
+    live = process.live_pods if process else None
+    # A name in a file may mean the pods that have a cgroup, where that is known.
+    living = (pod for pod in pods if live is None or pod.uid in live)
+    stated = limit_reports(limits.limits, living, names, bounded) if limits else ()
+    return NodeFiles(regions, inside, tuple(stated))
 
 
 def _of_resource_claims(

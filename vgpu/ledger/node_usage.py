@@ -6,45 +6,30 @@ processes. An unknown value is absent; nothing is distributed by size or order. 
 written counts only on devices for which no other source contradicts it.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 from typing import Final
 
-import msgspec
-
-from vgpu.ledger.container_usage import (
-    ContainerUsage,
-    LeftoverRegion,
-    NodeUsage,
-    shares_of,
-)
+from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, NodeUsage
 from vgpu.ledger.index import LedgerIndex, StatementDevices
 from vgpu.ledger.limit_files import LimitReport
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.node import NodeFiles
 from vgpu.ledger.nvidia_sharing import add_sharing, lower_to_clients, registered_replicas
-from vgpu.ledger.owners import Place, container_name
-from vgpu.ledger.regions import Accounted, RegionReport, account, unreadable
+from vgpu.ledger.regions import RegionReport, account
 from vgpu.ledger.statements import tenant_writes
 from vgpu.ledger.usage import (
     DeviceUsage,
+    Place,
     UnclearUse,
     Usage,
+    container_name,
     device_usages,
     unclear_use,
     usages,
 )
-from vgpu.model.facts import (
-    GpuSample,
-    KubeletSample,
-    LimitSample,
-    ProcessOwner,
-    ProcessSample,
-    RegionFile,
-    ShimSample,
-)
+from vgpu.model.facts import CollectorSamples, GpuSample, KubeletSample, ProcessOwner, RegionFile
 from vgpu.model.names import Phase, PodRef, Scheme, Source
 from vgpu.model.reasons import Reason, Rejection
 
@@ -55,50 +40,45 @@ CLOCK_SLACK_SECONDS: Final = 86_400
 def node_usage(
     index: LedgerIndex,
     files: NodeFiles,
+    samples: CollectorSamples,
     *,
-    gpu: GpuSample | None = None,
-    process: ProcessSample | None = None,
-    shim: ShimSample | None = None,
-    kubelet: KubeletSample | None = None,
-    limits: LimitSample | None = None,
     phases: Mapping[str, str] | None = None,
     finished: AbstractSet[Place] = frozenset(),
     at: float = 0.0,
 ) -> NodeUsage:
-    """The use by the samples of which the ledger was made; None for one off, failed or stale.
+    """The use by the samples of which the ledger was made.
 
     ``files`` are those of the ledger's evidence, ``phases`` the pods' by UID, ``finished`` the init
     containers that have succeeded, ``at`` is now in unix seconds.
     """
+    gpu, process, limits = samples.gpu, samples.process, samples.limits
+    kubelet = samples.kubelet or KubeletSample({}, {}, named=False)
     presence = Presence(process.live_pods if process else None, phases)
-    owners = process.owners if process and process.sees_host else None
-    builder = _UsageBuilder(index, presence, kubelet or KubeletSample({}, {}), finished, at)
-    for report in files.regions.on_node:
-        builder.add_region_on_node(report)
-    replicas = registered_replicas(kubelet.replicas if kubelet else {}, index.registry)
-    for pairs in (index.grants, index.resource_claims):
-        builder.add_allocations(pairs)
-    add_sharing(builder.containers, index, replicas, limits.mps if limits else ())
+    builder = _UsageBuilder(index, presence, kubelet, finished, at)
+    containers = builder.containers
+    for region in files.regions:
+        builder.add_region_on_node(region)
+    builder.add_allocations((*index.grants, *index.resource_claims))
+    replicas = registered_replicas(kubelet.replicas, index.registry)
+    add_sharing(containers, index, replicas, limits.mps if limits else ())
     builder.add_allocations(index.own)
     for limit in files.limits:
         builder.add_limit(limit)
-    for report in files.regions.inside:
-        builder.add_region(report)
+    for region in files.regions_inside:
+        builder.add_region(region)
     devices: Mapping[str, DeviceUsage] = {}
     process_usages: tuple[Usage, ...] = ()
-    if gpu is not None and process is not None and owners is not None:
-        process_usages = usages(gpu, owners, builder.container_of)
+    if gpu is not None and process is not None and process.sees_host:
+        process_usages = usages(gpu, process.owners, builder.container_of)
         if process.mps_clients:
-            lower_to_clients(builder.containers, index, process_usages, process.mps_clients)
+            lower_to_clients(containers, index, process_usages, process.mps_clients)
         unclear = unclear_use(gpu, process, process_usages)
         builder.add_processes(gpu, process_usages, unclear)
-        devices = _device_usages(gpu, owners, process_usages, unclear)
+        devices = device_usages(gpu, process.owners, process_usages, unclear)
     builder.add_reserved()
-    has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
-    containers = tuple(builder.containers.values())
+    has_names = presence.known and samples.shim is not None and kubelet.named
     return NodeUsage(
-        containers,
-        tuple(shares_of(containers)),
+        tuple(containers.values()),
         devices,
         tuple(builder.orphans) if has_names else None,
         tuple(builder.released) if has_names else None,
@@ -130,14 +110,11 @@ class _UsageBuilder:
         self.orphans: list[LeftoverRegion] = []
         self.released: list[LeftoverRegion] = []
         self._index = index
-        self._registry = index.registry
         self._presence = presence
         self._kubelet = kubelet
         self._finished = finished
         self._at = at
         self._claims: dict[tuple[str, int], set[str]] = {}  # (pod UID, host pid) -> containers
-
-    # ------------------------------------------------------------ containers
 
     def _container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
         """The container; its ``source`` is the first source that reports it."""
@@ -162,14 +139,18 @@ class _UsageBuilder:
         """Whether the container's pod, or the init container itself, has ended."""
         return self._presence.of(place[0]) is False or place in self._finished
 
-    def _is_missing(self, device: str) -> bool:
-        """Whether the node lacks the device; False while the driver's list is incomplete."""
-        return self._registry.complete and device not in self._registry.devices
-
     def _reject(self, source: Source, object_name: str, reason: Reason, detail: str) -> None:
         """Refuse what ``source`` reports in a file or about a pod, if there is a ``detail``."""
         if detail:
             self.refused.append((source, Rejection(object_name, reason, detail)))
+
+    def _is_missing(self, source: Source, path: str, device: str, name: str = "") -> bool:
+        """Whether the node lacks the device; False while the driver's list is incomplete."""
+        registry = self._index.registry
+        is_missing = registry.complete and device not in registry.devices
+        if is_missing:
+            self._reject(source, path, Reason.UNKNOWN_DEVICE, device or name)
+        return is_missing
 
     def _is_forged(self, source: Source, path: str, place: Place, device: str) -> bool:
         """Whether the file names a device for which other sources contradict it."""
@@ -177,6 +158,31 @@ class _UsageBuilder:
         if contradiction:
             self._reject(source, path, Reason.FORGED, f"{device}, but {contradiction}")
         return bool(contradiction)
+
+    # ------------------------------------------------------------ allocations
+
+    def add_allocations(self, allocations: Iterable[StatementDevices]) -> None:
+        """Add what a checkpoint or a ResourceClaim has, with the limits that follow from it.
+
+        It proves no liveness, since dead entries are normal. Kubernetes limits nothing of
+        ResourceClaims; our own plugin limits each share to its memory. A limit in a region counts
+        before it.
+        """
+        for statement, devices in allocations:
+            place, source = (statement.pod.uid, statement.container), statement.source
+            if not self._presence.of(place[0]) or place in self._finished:
+                continue
+            is_own = source is Source.OWN_CHECKPOINT
+            memory = (share.memory_bytes for share in statement.shares)
+            limits = memory if is_own else statement.limits or repeat(None)
+            for device, limit in zip(devices, limits, strict=False):
+                if is_own and self._is_missing(source, statement.where, device):
+                    continue
+                if device:
+                    share = self._container(place, statement.scheme, source).share(device)
+                    if share.limit_bytes is None and not share.unlimited:
+                        share.limit_bytes = limit or None
+                        share.unlimited = limit == 0
 
     def add_reserved(self) -> None:
         """Add the holders in the ledger that no source on the node reports yet."""
@@ -192,48 +198,20 @@ class _UsageBuilder:
                     container = self._container((uid, name), holding.scheme, holding.source)
                     container.pod = holding.pod
 
-    # ------------------------------------------------------------ allocations
-
-    def add_allocations(self, pairs: Iterable[StatementDevices]) -> None:
-        """Add what a checkpoint or a ResourceClaim has, with the limits that follow from it.
-
-        It proves no liveness, since dead entries are normal. Kubernetes limits nothing of
-        ResourceClaims; our own plugin limits each share to its memory. A limit in a region counts
-        before it.
-        """
-        for statement, devices in pairs:
-            place = statement.pod.uid, statement.container
-            if not self._presence.of(place[0]) or place in self._finished:
-                continue
-            is_own = statement.source is Source.OWN_CHECKPOINT
-            memory = (share.memory_bytes for share in statement.shares)
-            limits = memory if is_own else statement.limits or repeat(None)
-            for device, limit in zip(devices, limits, strict=False):
-                if is_own and self._is_missing(device):
-                    where = statement.where
-                    self._reject(statement.source, where, Reason.UNKNOWN_DEVICE, device)
-                elif device:
-                    container = self._container(place, statement.scheme, statement.source)
-                    share = container.share(device)
-                    if share.limit_bytes is None and not share.unlimited:
-                        share.limit_bytes = limit or None
-                        share.unlimited = limit == 0
-
     # ------------------------------------------------------------ files of the sharing libraries
 
     def add_limit(self, report: LimitReport) -> None:
         """Add a limit file, if it can be true."""
         limit, place = report.limit, (report.pod_uid, report.container)
-        path, is_named = limit.path, bool(report.pod_uid)
-        source = Source.LIMIT_FILE
+        source, path, is_named = Source.LIMIT_FILE, limit.path, bool(report.pod_uid)
         if is_named and self._presence.of(report.pod_uid) is False:
             return
-        device = self._registry.uuid(report.device)
-        if is_named and self._is_missing(device):
-            self._reject(source, path, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
-        elif report.reason is not None and (device or not is_named):
+        device = self._index.registry.uuid(report.device)
+        if is_named and self._is_missing(source, path, device, limit.pci_bus_id):
+            return
+        if report.reason is not None and (device or not is_named):
             self._reject(source, path, report.reason, report.error)
-        elif device and not self._has_ended(place):
+        elif device and place not in self._finished:
             tenants = tenant_writes(source, limit.scheme)
             if tenants and self._is_forged(source, path, place, device):
                 return
@@ -248,25 +226,25 @@ class _UsageBuilder:
 
     def add_region_on_node(self, report: RegionReport) -> None:
         """Add a region that the plugin created."""
-        file = report.file
-        if self._has_ended((file.pod_uid, file.container)):
-            self._add_leftover(file)
+        file, place = report.file, (report.file.pod_uid, report.file.container)
+        if self._has_ended(place):
+            self._add_leftover(file, place)
         elif report.first:
             detail = f"this container already has {report.first}"
             self._reject(Source.SHIM, file.path, Reason.AMBIGUOUS, detail)
         else:
             self.add_region(report)
 
-    def _add_leftover(self, file: RegionFile) -> None:
+    def _add_leftover(self, file: RegionFile, place: Place) -> None:
         uid = file.pod_uid
         pod = self._kubelet.pods.get(uid)
         leftover = LeftoverRegion(file.path, pod or PodRef(uid, "", ""), file.container)
         if pod is None and uid not in (self._presence.phases or {}):
             self.orphans.append(leftover)
-            return
-        self.released.append(leftover)
-        container = self._container((uid, file.container), Scheme.VOLCANO, Source.SHIM)
-        container.layout, container.phase = file.region.layout, Phase.RELEASED
+        else:
+            self.released.append(leftover)
+            container = self._container(place, Scheme.VOLCANO, Source.SHIM)
+            container.layout, container.phase = file.region.layout, Phase.RELEASED
 
     def add_region(self, report: RegionReport) -> None:
         """Add a region of a container that has not ended."""
@@ -280,10 +258,10 @@ class _UsageBuilder:
         if region.priority >= 0:
             container.priority = region.priority
         else:
-            self._reject_numbers(file, f"priority {region.priority}")
+            self._reject_number(file, f"priority {region.priority}")
         last = region.last_kernel_time
         if last is not None and last > self._at + CLOCK_SLACK_SECONDS:
-            self._reject_numbers(file, f"a last kernel at {last}, unix time")
+            self._reject_number(file, f"a last kernel at {last}, unix time")
         else:
             container.last_kernel_time = last
         for host_pid in filter(None, report.host_pids):
@@ -297,39 +275,27 @@ class _UsageBuilder:
                 share.unlimited = device.memory_limit_bytes == 0
                 share.limit_bytes = stated.memory_bytes
                 share.core_limit_percent = device.core_limit_percent or None
-                self._reject_numbers(file, report.limit_errors[position])
-                share.accounted = self._possible(file, device.uuid, account(report, position))
-                self._reject_numbers(file, unreadable(file, position))
+                bounds = self._index.ledger.bounds
+                share.accounted, errors = account(report, position, bounds)
+                for error in errors:
+                    self._reject_number(file, error)
 
-    def _reject_numbers(self, file: RegionFile, detail: str) -> None:
+    def _reject_number(self, file: RegionFile, detail: str) -> None:
         self._reject(Source.SHIM, file.path, Reason.IMPLAUSIBLE, detail)
-
-    def _possible(self, file: RegionFile, device: str, accounted: Accounted) -> Accounted | None:
-        """The accounted amounts, without impossible ones."""
-        bounds = self._index.ledger.bounds
-        error = bounds.use_error(device, accounted.total or 0)
-        if error:
-            self._reject_numbers(file, error)
-            return None
-        error = bounds.use_error(device, accounted.phantom) if accounted.phantom else ""
-        if error:
-            self._reject_numbers(file, f"dead processes have {error}")
-            return msgspec.structs.replace(accounted, phantom=None)
-        return accounted
 
     def _may_have(self, file: RegionFile, device: str) -> bool:
         """Whether nothing contradicts that the region's container has the device."""
         place = file.pod_uid, file.container
         allocated = self._index.allocated.get(place)
-        if self._is_missing(device):
-            self._reject(Source.SHIM, file.path, Reason.UNKNOWN_DEVICE, device)
-        elif allocated is None:
+        if self._is_missing(Source.SHIM, file.path, device):
+            return False
+        if allocated is None:
             return not self._is_forged(Source.SHIM, file.path, place, device)
-        elif device not in allocated:
+        if device not in allocated:
             self._reject(Source.SHIM, file.path, Reason.DEVICE_NOT_ALLOCATED, device)
-        else:
-            return True
-        return False
+        return device in allocated
+
+    # ------------------------------------------------------------ the driver's processes
 
     def container_of(self, owner: ProcessOwner, pid: int) -> str:
         """The container of a process; a region that claims it names an unnamed one in a pod.
@@ -345,8 +311,6 @@ class _UsageBuilder:
             self._reject(Source.SHIM, owner.pod_uid, Reason.FORGED, detail)
         return containers[0] if len(containers) == 1 else ""
 
-    # ------------------------------------------------------------ the driver's processes
-
     def add_processes(
         self, gpu: GpuSample, process_usages: tuple[Usage, ...], unclear: UnclearUse
     ) -> None:
@@ -354,11 +318,11 @@ class _UsageBuilder:
 
         The utilisation of a container is that of its processes, so it is known only where they are.
         """
-        for share in shares_of(self.containers.values()):
-            if share.device in gpu.processes_known:
-                share.used_bytes = share.processes = 0
-                if share.device in gpu.utilization_known:
-                    share.sm_utilization = 0.0
+        for container in self.containers.values():
+            for share in container.shares.values():
+                if share.device in gpu.processes_known:
+                    share.used_bytes = share.processes = 0
+                    share.sm_utilization = 0.0 if share.device in gpu.utilization_known else None
         for usage in process_usages:
             place = usage.pod_uid, usage.container
             share = self._container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
@@ -377,22 +341,3 @@ class _UsageBuilder:
                     is_unclear = idle or share.device in unclear.devices
                 if is_unclear:
                     share.used_bytes = share.processes = share.sm_utilization = None
-
-
-def _device_usages(
-    gpu: GpuSample,
-    owners: Mapping[int, ProcessOwner | None],
-    process_usages: Iterable[Usage],
-    unclear: UnclearUse,
-) -> dict[str, DeviceUsage]:
-    """The attribution gap of each device where the use of all its containers is known, by UUID."""
-    attributed: Counter[str] = Counter()
-    unsized: set[str] = set()
-    for usage in process_usages:
-        attributed[usage.device] += usage.used_bytes or 0
-        is_unclear = usage.container and unclear.has(usage.pod_uid, usage.device)
-        if usage.used_bytes is None or is_unclear:
-            unsized.add(usage.device)
-    unplaced = {found.device for found in gpu.unplaced if owners.get(found.pid) is not None}
-    unsized.update(device.uuid for device in gpu.gpus if device.parent in unplaced)
-    return device_usages(gpu, owners, attributed, unsized)

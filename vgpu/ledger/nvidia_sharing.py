@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from vgpu.ledger.container_usage import ContainerUsage
 from vgpu.ledger.index import LedgerIndex
-from vgpu.ledger.owners import Place
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.usage import Usage
+from vgpu.ledger.usage import Place, Usage
 from vgpu.model.facts import MpsClientLimits, MpsLimits
 from vgpu.model.names import REPLICATED_SHARING, UNLIMITED_SHARING, Sharing
 
@@ -82,22 +81,19 @@ def lower_to_clients(
         own = [clients[pid] for pid in usage.pids if pid in clients]
         if share is None or single.get(place) != usage.device or len(own) < len(usage.pids):
             continue
-        memory = [_lower(share.process_limit_bytes, each.memory_bytes.get(0)) for each in own]
-        share.process_limit_bytes = _largest(memory)
-        threads = [_lower(share.process_core_limit_percent, each.thread_percent) for each in own]
-        share.process_core_limit_percent = _largest(threads)
+        memory = [each.memory_bytes.get(0) for each in own]
+        share.process_limit_bytes = _lowered(share.process_limit_bytes, memory)
+        threads = [each.thread_percent for each in own]
+        configured = share.process_core_limit_percent
+        share.process_core_limit_percent = _lowered(configured, threads)
 
 
-def _lower(configured: int | None, own: int | None) -> int | None:
-    """The lower limit of those that are known."""
-    return min((limit for limit in (configured, own) if limit is not None), default=None)
-
-
-def _largest(limits: Iterable[int | None]) -> int | None:
-    """The largest limit; None if one is unknown."""
-    known: list[int] = []
-    for limit in limits:
-        if limit is None:
+def _lowered(configured: int | None, own: Iterable[int | None]) -> int | None:
+    """The largest of the limits of processes, none above what is configured; None if unknown."""
+    largest = 0
+    for limit in own:
+        known = [each for each in (configured, limit) if each is not None]
+        if not known:
             return None
-        known.append(limit)
-    return max(known, default=None)
+        largest = max(largest, min(known))
+    return largest

@@ -5,12 +5,15 @@ is missing, the sum is unknown: nothing is distributed by size or order.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from vgpu.model.facts import GpuProcess, GpuSample, ProcessOwner, ProcessSample
+from vgpu.model.facts import ContainerName, GpuProcess, GpuSample, ProcessOwner, ProcessSample
+
+Place = tuple[str, str]
+"""Pod UID and container."""
 
 OVER_LIMIT_PERCENT: Final = 105
 """Percentage of its limit above which a container is over the limit. The driver and the shim count
@@ -18,6 +21,14 @@ contexts a little differently, hence the 5 %."""
 
 MEMORY_USED: Final = ("memory_used_bytes",)
 """The reading of a device's memory in use."""
+
+
+def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
+    """The kubelet's name of the container; if unknown, "" in a pod, else the start of its id."""
+    named = names.get(owner.container_id)
+    if named is not None and named.pod_uid in ("", owner.pod_uid):
+        return named.container
+    return "" if owner.pod_uid else owner.container_id[:12]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -118,27 +129,34 @@ class DeviceUsage(msgspec.Struct, frozen=True, gc=False):
 def device_usages(
     gpu: GpuSample,
     owners: Mapping[int, ProcessOwner | None],
-    attributed: Mapping[str, int],
-    unsized: Collection[str],
+    process_usages: Iterable[Usage],
+    unclear: UnclearUse,
 ) -> dict[str, DeviceUsage]:
-    """The use of each device where it is known, by UUID.
+    """The use of each device where that of all its containers is known, by UUID.
 
-    ``attributed`` is what containers use of each; of those ``unsized`` the driver hides a part.
     The driver may list a MIG instance's processes under its GPU, so a GPU with instances is left
     out, and also a GPU whose process has ended meanwhile: the owner of its memory is unknown.
     """
+    attributed: Counter[str] = Counter()
     strangers: Counter[str] = Counter()
-    unclear = {*unsized, *(device.parent for device in gpu.gpus if device.parent)}
+    unsized = {device.parent for device in gpu.gpus if device.parent}
+    for usage in process_usages:
+        attributed[usage.device] += usage.used_bytes or 0
+        is_unclear = usage.container and unclear.has(usage.pod_uid, usage.device)
+        if usage.used_bytes is None or is_unclear:
+            unsized.add(usage.device)
+    unplaced = {found.device for found in gpu.unplaced if owners.get(found.pid) is not None}
+    unsized.update(device.uuid for device in gpu.gpus if device.parent in unplaced)
     for process in gpu.processes:
         if process.pid not in owners:
-            unclear.add(process.device)
+            unsized.add(process.device)
         elif owners[process.pid] is None:
             strangers[process.device] += 1
     devices = {}
     for device in gpu.gpus:
         uuid, used = device.uuid, device.readings.get(MEMORY_USED)
-        if used is not None and uuid in gpu.processes_known and uuid not in unclear:
-            total = attributed.get(uuid, 0)
+        if used is not None and uuid in gpu.processes_known and uuid not in unsized:
+            total = attributed[uuid]
             devices[uuid] = DeviceUsage(total, int(used) - total, strangers[uuid])
     return devices
 

@@ -498,6 +498,19 @@ class LimitSample(msgspec.Struct, frozen=True):
     mps: tuple[MpsLimits, ...] = ()
 
 
+# ---------------------------------------------------------------- the collectors
+
+
+class CollectorSamples(msgspec.Struct, frozen=True):
+    """What the collectors on the node sampled; None for one that is off, failed or stale."""
+
+    gpu: GpuSample | None = None
+    process: ProcessSample | None = None
+    shim: ShimSample | None = None
+    kubelet: KubeletSample | None = None
+    limits: LimitSample | None = None
+
+
 # ---------------------------------------------------------------- the token daemon
 
 

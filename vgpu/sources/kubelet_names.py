@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from vgpu.ledger.owners import ID_DIGITS, MIN_ID_DIGITS
 from vgpu.model.facts import ContainerName
 from vgpu.model.names import PodRef
 from vgpu.model.reasons import Reason, Rejection
 from vgpu.sources.files import KeptResults, list_folder, printable
+from vgpu.sources.samples import ID_DIGITS, MIN_ID_DIGITS
 
 T = TypeVar("T")
 

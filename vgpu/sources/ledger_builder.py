@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
-from vgpu.ledger.container_usage import NodeUsage, shares_of
+from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
 from vgpu.ledger.from_kubelet import GrantContext
 from vgpu.ledger.from_node import devices_of
@@ -79,11 +79,7 @@ class LedgerBuilder:
         return node_usage(
             self._index,
             self._files,
-            gpu=observation.gpu,
-            process=observation.process,
-            shim=observation.shim,
-            kubelet=observation.kubelet,
-            limits=observation.limits,
+            observation,
             phases=None if pods is None else {pod.ref.uid: pod.phase for pod in pods.statuses},
             finished=self._index.ended | (frozenset() if pods is None else pods.finished),
             at=observation.at,
@@ -171,9 +167,7 @@ def _kept(before: NodeUsage, usage: NodeUsage) -> NodeUsage:
         same if (same := known.get((one.pod.uid, one.container))) == one else one
         for one in usage.containers
     )
-    return msgspec.structs.replace(
-        usage, containers=containers, shares=tuple(shares_of(containers))
-    )
+    return msgspec.structs.replace(usage, containers=containers)
 
 
 def possibly_running(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:

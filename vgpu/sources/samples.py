@@ -6,18 +6,16 @@ plugins, and the sum.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.ledger.owners import is_cut, with_whole_ids
 from vgpu.ledger.statements import Statement
 from vgpu.model.facts import (
+    CollectorSamples,
     ContainerName,
-    GpuSample,
     KubeletSample,
-    LimitSample,
     PodSummary,
     ProcessSample,
     RegionFile,
@@ -28,6 +26,14 @@ from vgpu.model.facts import (
 from vgpu.model.names import ContainerKind, PodRef, Source
 from vgpu.model.objects import MalformedObject, Node, Pod
 from vgpu.model.reasons import Reason, Rejection
+
+T = TypeVar("T")
+
+ID_DIGITS: Final = 64
+"""Number of digits of a container id."""
+
+MIN_ID_DIGITS: Final = 12
+"""Minimum number of digits of an id that the kubelet has cut, so that they identify a container."""
 
 _SHOWN: Final = 64
 """Maximum number of shown characters of a UID: a mirror pod's is an annotation, of any length."""
@@ -150,7 +156,7 @@ class CollectorRow(msgspec.Struct, frozen=True):
     examples: tuple[str, ...] = ()
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(CollectorSamples, frozen=True):
     """The data of all collectors; None is a collector that is off, failed or stale.
 
     ``kubelet`` has the names of ``pods``, too: :func:`with_names`. ``own`` is what our own
@@ -159,12 +165,7 @@ class Observation(msgspec.Struct, frozen=True):
     missing entry in them means nothing.
     """
 
-    gpu: GpuSample | None = None
-    shim: ShimSample | None = None
-    kubelet: KubeletSample | None = None
-    limits: LimitSample | None = None
     own: OwnSample | None = None
-    process: ProcessSample | None = None
     pods: PodSample | None = None
     resource_claims: ResourceClaimSample | None = None
     tokens: TokenSample | None = None
@@ -200,6 +201,26 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
         containers={**kubelet.containers, **pods.containers},
         named=kubelet.named or pods.complete,
     )
+
+
+def is_cut(container_id: str) -> bool:
+    """Whether it is the beginning of an id, from a link that the kubelet has cut."""
+    return MIN_ID_DIGITS <= len(container_id) < ID_DIGITS
+
+
+def with_whole_ids(names: Mapping[str, T], container_ids: Collection[str]) -> dict[str, T]:
+    """The names of one pod's containers, with whole ids for cut ones.
+
+    ``container_ids`` are the whole ids of the pod's containers. A cut id that begins several of
+    them names none, and no id gets two names.
+    """
+    whole = {key: name for key, name in names.items() if not is_cut(key)}
+    found: dict[str, list[T]] = {}
+    for key in names.keys() - whole.keys():
+        matches = [each for each in container_ids if each.startswith(key)]
+        if len(matches) == 1:
+            found.setdefault(matches[0], []).append(names[key])
+    return {key: of_id[0] for key, of_id in found.items() if len(of_id) == 1} | whole
 
 
 def with_whole_names(

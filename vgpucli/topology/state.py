@@ -15,7 +15,7 @@ from exporter.view import ExporterView
 from vgpu import __version__
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.from_node import minor_number
-from vgpu.ledger.owners import container_name
+from vgpu.ledger.usage import container_name
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu, GpuSample, KubeletSample, ProcessSample
 from vgpu.model.reasons import Reason, SourceError

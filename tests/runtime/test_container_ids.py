@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.ledger.owners import ID_DIGITS, MIN_ID_DIGITS, is_cut, with_whole_ids
+from vgpu.sources.samples import ID_DIGITS, MIN_ID_DIGITS, is_cut, with_whole_ids
 
 FIRST, SECOND = "ab" * 32, "ab" * 10 + "cd" * 22
 
