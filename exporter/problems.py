@@ -7,7 +7,7 @@ import msgspec
 
 from exporter.view import ExporterView
 from vgpu.ledger import Conflict, ConflictKind, Statement
-from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, ShareUsage
+from vgpu.ledger.container_usage import ContainerUsage, ShareUsage
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import PodRef, Source
@@ -225,13 +225,15 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
                 ProblemSeverity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}."
             )
     for orphan in view.usage.orphans or ():
-        text = f"Orphaned region: no pod {orphan.pod.uid} on this node ({orphan.path})."
+        text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
         yield Problem(ProblemSeverity.WARNING, text)
-    for orphan in view.usage.released or ():
-        yield Problem(ProblemSeverity.NOTE, f"{who(orphan)} has ended; its region is still there.")
+    for container in view.usage.released or ():
+        yield Problem(
+            ProblemSeverity.NOTE, f"{who(container)} has ended; its region is still there."
+        )
 
 
-def who(row: ShareUsage | ContainerUsage | LeftoverRegion) -> str:
+def who(row: ShareUsage | ContainerUsage) -> str:
     """namespace/pod/container, or the names that are known."""
     return named(row.pod, row.container)
 

@@ -44,16 +44,11 @@ class ExporterView(msgspec.Struct, frozen=True):
 
     Attributes:
         timestamp: the time of the sample, in unix seconds.
-        node: the node's name.
         interval: the time between two samples, in seconds.
-        usage: what each container has and uses.
-        collectors: their health.
         calls: the driver's calls by name.
         xids: those that the driver has reported, of the devices in ``xids_watched``.
-        build: the version of this program.
         own: metrics of this process, by the name of their family.
         driver: the sample of the driver; None if there is none.
-        gpus: the node's devices.
         statuses: the pods' phases; None if they are unknown.
         tokens: the pods of the token daemon that have a share.
         skipped_series: number of series without a pod's name that a compatible set leaves out.

@@ -355,7 +355,7 @@ def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_expo
     stranger = "33333333-3333-3333-3333-333333333333"
     result = node(gpu=driver(), shim=shim(slot(use(MIB)), pod=stranger), process=kernel())
     assert result.shares == ()
-    assert [o.pod.uid for o in result.orphans] == [stranger]
+    assert [o.pod_uid for o in result.orphans] == [stranger]
 
 
 def test_names_of_the_api_server_precede_those_of_the_kubelets_folders():

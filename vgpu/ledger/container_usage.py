@@ -8,7 +8,7 @@ import msgspec
 
 from vgpu.ledger.regions import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage, is_over
-from vgpu.model.facts import TokenClient, TokenSample
+from vgpu.model.facts import RegionFile, TokenClient, TokenSample
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.reasons import Rejection
 
@@ -88,22 +88,15 @@ class ContainerUsage(msgspec.Struct, gc=False):
         return share
 
 
-class LeftoverRegion(msgspec.Struct, frozen=True, gc=False):
-    """A region whose container has ended; ``pod`` has no names if no source has them."""
-
-    path: str
-    pod: PodRef
-    container: str
-
-
 class NodeUsage(msgspec.Struct, frozen=True, dict=True):
     """All containers of a node, including those with a share that is only reserved.
 
     Attributes:
         containers: in the order of the sources' trust.
         devices: the attribution gap by UUID, where it is known.
-        orphans, released: regions of unknown pods, and of known containers that have ended; None
-            where no source reports which pods live, or their names.
+        orphans: the regions of unknown pods; None where no source reports which pods live, or
+            their names.
+        released: likewise the container of each region whose container has ended.
         refused: what was refused while this was built, with its source.
         processes: the driver's processes by container and device.
         replicas: how many replicas of a device NVIDIA's plugin has registered, by UUID.
@@ -111,8 +104,8 @@ class NodeUsage(msgspec.Struct, frozen=True, dict=True):
 
     containers: tuple[ContainerUsage, ...] = ()
     devices: Mapping[str, DeviceUsage] = {}
-    orphans: tuple[LeftoverRegion, ...] | None = None
-    released: tuple[LeftoverRegion, ...] | None = None
+    orphans: tuple[RegionFile, ...] | None = None
+    released: tuple[ContainerUsage, ...] | None = None
     refused: tuple[tuple[Source, Rejection], ...] = ()
     processes: tuple[Usage, ...] = ()
     replicas: Mapping[str, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from itertools import repeat
 from typing import Final
 
-from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, NodeUsage
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage
 from vgpu.ledger.index import LedgerIndex, StatementDevices
 from vgpu.ledger.limit_files import LimitReport
 from vgpu.ledger.liveness import Presence
@@ -94,7 +94,8 @@ class _UsageBuilder:
     Attributes:
         containers: the containers that are known so far.
         refused: what was refused so far.
-        orphans, released: regions of unknown pods, and of known containers that have ended.
+        orphans: regions of unknown pods.
+        released: the container of each region whose container has ended.
     """
 
     def __init__(
@@ -107,8 +108,8 @@ class _UsageBuilder:
     ) -> None:
         self.containers: dict[Place, ContainerUsage] = {}
         self.refused: list[tuple[Source, Rejection]] = []
-        self.orphans: list[LeftoverRegion] = []
-        self.released: list[LeftoverRegion] = []
+        self.orphans: list[RegionFile] = []
+        self.released: list[ContainerUsage] = []
         self._index = index
         self._presence = presence
         self._kubelet = kubelet
@@ -236,15 +237,12 @@ class _UsageBuilder:
             self.add_region(report)
 
     def _add_leftover(self, file: RegionFile, place: Place) -> None:
-        uid = file.pod_uid
-        pod = self._kubelet.pods.get(uid)
-        leftover = LeftoverRegion(file.path, pod or PodRef(uid, "", ""), file.container)
-        if pod is None and uid not in (self._presence.phases or {}):
-            self.orphans.append(leftover)
-        else:
-            self.released.append(leftover)
+        if file.pod_uid in self._kubelet.pods or file.pod_uid in (self._presence.phases or {}):
             container = self._container(place, Scheme.VOLCANO, Source.SHIM)
             container.layout, container.phase = file.region.layout, Phase.RELEASED
+            self.released.append(container)
+        else:
+            self.orphans.append(file)
 
     def add_region(self, report: RegionReport) -> None:
         """Add a region of a container that has not ended."""

@@ -4,8 +4,7 @@ A tenant can write its region, so a number that cannot be is unknown, and the ke
 processes live.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -178,16 +177,16 @@ def account(
     errors = [bounds.limit_error(device.uuid, device.memory_limit_bytes or None)]
     for slot, pid in zip(region.processes, report.host_pids, strict=True):
         (unclear if pid is None else live if pid else dead).append(slot.used[position])
-    total = _sum(_TOTAL, live, unclear)
-    phantom = _sum(_TOTAL, dead, unclear) if dead or unclear else 0
+    total = _sum("total", live, unclear)
+    phantom = _sum("total", dead, unclear) if dead or unclear else 0
     if error := bounds.use_error(device.uuid, total or 0):
         return None, [*errors, error, unreadable(report.file, position)]
     if error := bounds.use_error(device.uuid, phantom or 0):
         errors.append(f"dead processes have {error}")
         phantom = None
     errors.append(unreadable(report.file, position))
-    context, module = _sum(_CONTEXT, live, unclear), _sum(_MODULE, live, unclear)
-    data, other = _sum(_DATA, live, unclear), None
+    context, module = _sum("context", live, unclear), _sum("module", live, unclear)
+    data, other = _sum("data", live, unclear), None
     if total is not None and context is not None and module is not None and data is not None:
         other = max(0, total - context - module - data)
     busy = None
@@ -198,27 +197,11 @@ def account(
     return accounted, errors
 
 
-_CONTEXT: Final = attrgetter("context")
-_MODULE: Final = attrgetter("module")
-_DATA: Final = attrgetter("data")
-_TOTAL: Final = attrgetter("total")
-
-
-def _sum(
-    counter: Callable[[RegionUse], int | None],
-    counted: Sequence[RegionUse],
-    unclear: Sequence[RegionUse],
-) -> int | None:
+def _sum(counter: str, counted: Iterable[RegionUse], unclear: Iterable[RegionUse]) -> int | None:
     """The sum of a counter; None if a part is unknown, or may be one of ``unclear``."""
-    if unclear and any(counter(use) != 0 for use in unclear):
-        return None
-    total = 0
-    for use in counted:
-        number = counter(use)
-        if number is None:
-            return None
-        total += number
-    return total
+    numbers = [getattr(use, counter) for use in counted]
+    is_known = None not in numbers and not any(getattr(use, counter) != 0 for use in unclear)
+    return sum(numbers) if is_known else None
 
 
 def unreadable(file: RegionFile, position: int) -> str:
