@@ -6,7 +6,6 @@ pod-resources and the annotations report.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.liveness import node_uid
@@ -14,11 +13,6 @@ from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, PARTIAL, Evidence, Statement
 from vgpu.ledger.usage import Place
 from vgpu.model.names import Source
-
-ALLOCATORS: Final = frozenset(
-    {Source.CHECKPOINT, Source.DRA_STATE, Source.POD_RESOURCES, Source.OWN_CHECKPOINT}
-)
-"""The sources whose statements are looked up by container."""
 
 StatementDevices = tuple[Statement, tuple[str, ...]]
 """A statement with the device of each of its shares, "" where it is not known."""
@@ -54,20 +48,23 @@ class LedgerIndex:
             for statement in ledger.leftovers
             if statement.pod.uid in self.holdings and statement.pod.uid not in specified
         )
-        by_source: dict[Source, list[StatementDevices]] = {}
-        for statement in evidence.statements:
-            if statement.source in ALLOCATORS and _place(statement) not in self.ended:
-                devices = tuple(self.registry.uuid(share.device) for share in statement.shares)
-                by_source.setdefault(statement.source, []).append((statement, devices))
-        self.grants = by_source.get(Source.CHECKPOINT, [])
-        self.own = by_source.get(Source.OWN_CHECKPOINT, [])
+        self.grants = self._with_devices(Source.CHECKPOINT, evidence)
+        self.own = self._with_devices(Source.OWN_CHECKPOINT, evidence)
         self.resource_claims = [
-            (statement, devices)
+            pair
             for source in (Source.DRA_STATE, Source.POD_RESOURCES)
-            for statement, devices in by_source.get(source, [])
-            if statement.resource_claim_devices
+            for pair in self._with_devices(source, evidence)
+            if pair[0].resource_claim_devices
         ]
         self.allocated = _by_place(self.own) | _by_place(self.grants)
+
+    def _with_devices(self, source: Source, evidence: Evidence) -> list[StatementDevices]:
+        uuid = self.registry.uuid
+        return [
+            (statement, tuple(uuid(share.device) for share in statement.shares))
+            for statement in evidence.statements
+            if statement.source is source and _place(statement) not in self.ended
+        ]
 
     def contradiction(self, place: Place, device: str) -> str:
         """Which sources report the container on other devices only, and on which; "" if none."""

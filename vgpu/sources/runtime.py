@@ -193,14 +193,19 @@ class ProcessSource:
         ended: thousands of them may have left a region.
         """
         owners = self._owners
-        living = folders.keys() | {owner.pod_uid for owner in owners.values() if owner}
+        of_processes: set[str] | None = None  # not needed where each pod has a cgroup
         wanted: dict[str, set[int]] = {}
         of_pods = (
             *((file.pod_uid, file.region) for file in regions),
             *((owner.pod_uid, region) for owner, _, region in bare),
         )
         for uid, region in of_pods:
-            for slot in region.processes if uid and uid in living else ():
+            if uid not in folders:
+                if of_processes is None:
+                    of_processes = {owner.pod_uid for owner in owners.values() if owner}
+                if not uid or uid not in of_processes:
+                    continue
+            for slot in region.processes:
                 if slot.status != SLOT_DEAD:
                     owner = owners.get(slot.host_pid)
                     if owner is None or owner.pod_uid != uid:
