@@ -4,7 +4,7 @@ A tenant can write its region, so a number that cannot be is unknown, and the ke
 processes live.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -174,14 +174,14 @@ def account(
     live: list[RegionUse] = []
     dead: list[RegionUse] = []
     unclear: list[RegionUse] = []
-    errors = [bounds.limit_error(device.uuid, device.memory_limit_bytes or None)]
+    errors = [bounds.limit_error(device.uuid, device.memory_limit_bytes)]
     for slot, pid in zip(region.processes, report.host_pids, strict=True):
         (unclear if pid is None else live if pid else dead).append(slot.used[position])
     total = _sum("total", live, unclear)
     phantom = _sum("total", dead, unclear) if dead or unclear else 0
     if error := bounds.use_error(device.uuid, total or 0):
         return None, [*errors, error, unreadable(report.file, position)]
-    if error := bounds.use_error(device.uuid, phantom or 0):
+    if phantom and (error := bounds.use_error(device.uuid, phantom)):
         errors.append(f"dead processes have {error}")
         phantom = None
     errors.append(unreadable(report.file, position))
@@ -191,17 +191,23 @@ def account(
         other = max(0, total - context - module - data)
     busy = None
     if LAYOUTS[region.layout].util is not None and not any(use.sm_util for use in unclear):
-        busy = sum(use.sm_util or 0 for use in live) / 100
-    processes = None if total is None else sum(use.total != 0 for use in live)
+        busy = sum([use.sm_util or 0 for use in live]) / 100
+    processes = None if total is None else sum([use.total != 0 for use in live])
     accounted = Accounted(context, module, data, other, total, phantom, processes, busy)
     return accounted, errors
 
 
-def _sum(counter: str, counted: Iterable[RegionUse], unclear: Iterable[RegionUse]) -> int | None:
+def _sum(counter: str, counted: Iterable[RegionUse], unclear: Sequence[RegionUse]) -> int | None:
     """The sum of a counter; None if a part is unknown, or may be one of ``unclear``."""
-    numbers = [getattr(use, counter) for use in counted]
-    is_known = None not in numbers and not any(getattr(use, counter) != 0 for use in unclear)
-    return sum(numbers) if is_known else None
+    if unclear and any(getattr(use, counter) != 0 for use in unclear):
+        return None
+    total = 0
+    for use in counted:
+        number = getattr(use, counter)
+        if number is None:
+            return None
+        total += number
+    return total
 
 
 def unreadable(file: RegionFile, position: int) -> str:
