@@ -21,11 +21,10 @@ from msgspec import structs
 from scheduler.filter.refusals import NodeAnswer
 from vgpu.model.allocation import Request
 from vgpu.model.names import ContainerKind
-from vgpu.placement.candidate import NO_WISHES, CandidateNode, PodDemand, UsedGpu
+from vgpu.placement.candidate import NO_WISHES, SOFTWARE, CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.schemes.volcano.key_set import MIG
 
 MOST_GPUS: Final = 32
 """Maximum number of GPUs of a node in the columns; one with more is asked."""
@@ -245,7 +244,7 @@ def _is_plain(node: CandidateNode) -> bool:
     """Whether the columns can answer for the node: GPUs that are shared in software, not huge."""
     return (
         0 < len(node.gpus) <= MOST_GPUS
-        and not any(gpu.geometries or MIG in (gpu.mode, node.mode) for gpu in node.gpus)
+        and all((gpu.mode or node.mode) == SOFTWARE for gpu in node.gpus)
         and any(gpu.capacity_bytes for gpu in node.gpus)
         and max(_sums(node.gpus)) < MOST_BYTES
     )
