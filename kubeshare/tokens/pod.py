@@ -64,9 +64,11 @@ class MemoryBook(Generic[Key]):
         own = min(size, max(0, self._shares.get(connection, 0)))
         self._add(connection, -own)
         rest = size - own
+        if not rest:
+            return
         if rest <= self.unattributed and rest not in self._shares.values():
             self.unattributed -= rest
-        elif rest:
+        else:
             self._add(connection, -rest)
             self._settle(rest)
 
