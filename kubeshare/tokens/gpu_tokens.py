@@ -70,6 +70,7 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     ``quota`` is the length of its last token, or that of its first one; None without a share.
     ``opened`` is the number of connections that it has ever opened, ``unattributed`` the part of
     what is booked whose connection was closed.
+    ``held_time`` is the time from the grants of its tokens to their returns, and until now.
     """
 
     entry: TenantEntry
@@ -82,6 +83,7 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     counts: TenantCounts
     opened: int = 0
     unattributed: int = 0
+    held_time: int = 0
 
 
 class _PodState(Generic[Key]):
@@ -383,9 +385,10 @@ class GpuTokens(Generic[Key]):
         for name, pod in self._pods.items():
             known = self._state.tenants.get(name)
             time = used(known, now, window) if known is not None else 0
+            held_since = holder.start if holder is not None and holder.tenant == name else None
             yield TokenTenantView(
                 pod.entry,
-                holder is not None and holder.tenant == name,
+                held_since is not None,
                 pod.token.is_waiting,
                 min(time / window, 1.0) if window else 0.0,
                 pod.book.booked,
@@ -394,6 +397,7 @@ class GpuTokens(Generic[Key]):
                 pod.counts.copy(),
                 pod.opened,
                 pod.book.unattributed,
+                pod.counts.held + (0 if held_since is None else now - held_since),
             )
 
     # ------------------------------------------------------------ token
@@ -419,6 +423,7 @@ class GpuTokens(Generic[Key]):
 
     def _step(self, event: Event, now: int) -> list[Answer[Key]]:
         result = step(self._state, event, now, self._rules)
+        self._count_held(result.state.holder, now)
         self._state, self._token_at = result.state, result.wake_at
         self._set_wake_at()
         for grant in result.unreturned:
@@ -433,6 +438,15 @@ class GpuTokens(Generic[Key]):
             for key, id_ in pod.token.grant(grant).items():
                 answers.append((key, quota_response(id_, grant.quota), True))
         return answers
+
+    def _count_held(self, holder: TokenGrant | None, now: int) -> None:
+        """The token that is held so far has come back or was taken, unless it is still the same."""
+        ended = self._state.holder
+        if ended is None or (holder is not None and holder.start == ended.start):
+            return
+        pod = self._pods.get(ended.tenant)
+        if pod is not None:
+            pod.counts.held += now - ended.start
 
     # ------------------------------------------------------------ messages that wait for the files
 

@@ -41,7 +41,8 @@ TENANTS: Final = FamilyTable(
         Family(
             "vgpu_token_window_share_ratio",
             GAUGE,
-            "The part of the last window for which the pod had the token.",
+            "The part of the last window that counts for the pod: its quotas and its overrun, and"
+            " while others wait all the time until its token came back.",
             lambda view: view.window_share,
             unit="ratio",
         ),
@@ -75,8 +76,17 @@ TENANTS: Final = FamilyTable(
         Family(
             "vgpu_token_used_seconds_total",
             COUNTER,
-            "Time for which the pod had the tokens that it has returned, with its overrun.",
+            "Time for which the pod had the tokens that it has returned, with its overrun, as its"
+            " processes report it.",
             lambda view: view.counts.used * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_held_seconds_total",
+            COUNTER,
+            "Time from the grant of each token of the pod until the token came back, or was taken"
+            " for another pod; with the token that it has now.",
+            lambda view: view.held_time * _MICRO,
             unit="seconds",
         ),
         Family(

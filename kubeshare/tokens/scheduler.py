@@ -71,12 +71,15 @@ class TenantState(msgspec.Struct, frozen=True):
         previous: its last quota.
         burst: its last burst.
         spans: when it had the token, within the window before its last request.
+        overrun: the time for which the last token that it has returned or lost counts after its
+            quota.
     """
 
     tenant: Tenant
     previous: int
     burst: int = 0
     spans: Spans = NO_SPANS
+    overrun: int = 0
 
 
 class TokenGrant(msgspec.Struct, frozen=True, gc=False):
@@ -157,7 +160,9 @@ def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_
     state = _apply(state, event, now, rules)
     unreturned: tuple[TokenGrant, ...] = ()
     if state.queue and state.holder is not None and now >= token_end(state.holder, rules):
-        unreturned = (state.holder,) if rules.mode is TokenMode.EXCLUSIVE else ()
+        if rules.mode is TokenMode.EXCLUSIVE:
+            unreturned = (state.holder,)
+            state = _counted(state, state.holder.tenant, now, 0)
         state = replace(state, holder=None)
     if not state.queue:
         return TokenStep(state)
@@ -200,7 +205,13 @@ def used(tenant: TenantState, now: int, window: int) -> int:
 def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> TokenState:
     match event:
         case Ask(name, overuse, burst) if name in state.tenants:
-            known = _asked(state.tenants[name], now, overuse, burst, now - rules.window.length)
+            if rules.mode is TokenMode.EXCLUSIVE:
+                tenant = _counted(state, name, now, overuse).tenants[name]
+            else:
+                tenant = state.tenants[name]
+                tenant = replace(tenant, spans=tenant.spans.ended(now, overuse))
+            spans = tenant.spans.since(now - rules.window.length)
+            known = replace(tenant, burst=burst, spans=spans)
             return TokenState(
                 state.started,
                 {**state.tenants, name: known},
@@ -213,17 +224,34 @@ def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> Toke
             state = replace(state, queue=_without(state.queue, name))
             if isinstance(event, Withdraw) or rules.mode is TokenMode.LENIENT:
                 return state
-            ended = state.tenants[name].spans.ended(now, 0)
-            known = replace(state.tenants[name], spans=ended)
-            holder = _without_holder(state.holder, name)
-            return replace(state, tenants={**state.tenants, name: known}, holder=holder)
+            state = _counted(state, name, now, 0)
+            return replace(state, holder=_without_holder(state.holder, name))
     return state
 
 
-def _asked(tenant: TenantState, now: int, overuse: int, burst: int, since: int) -> TenantState:
-    """The tenant, whose last span has ended, without the spans that ended before ``since``."""
-    spans = tenant.spans.ended(now, overuse).since(since)
-    return TenantState(tenant.tenant, tenant.previous, burst, spans)
+def _counted(state: TokenState, name: str, now: int, overuse: int) -> TokenState:
+    """A tenant returns its last token, or it is taken from it: the time that counts for it.
+
+    A token with a quota until ``end``, of which an overuse is reported, counts until ::
+
+        now                      if another tenant waits for it: nobody else had this time
+        min(now, end + overuse)  otherwise
+
+    Of a token that was taken before, only the overuse that does not count yet is added.
+    """
+    tenant = state.tenants.get(name)
+    if tenant is None or not tenant.spans:
+        return state
+    before = tenant.spans.total
+    if state.holder is not None and state.holder.tenant == name:
+        others_wait = any(each != name for each in state.queue)
+        spans = tenant.spans.ended(now, overuse, now if others_wait else 0)
+        overrun = max(0, spans.total - before)
+    else:
+        spans = tenant.spans.ended(now, max(0, overuse - tenant.overrun))
+        overrun = tenant.overrun + spans.total - before
+    known = replace(tenant, spans=spans, overrun=overrun)
+    return replace(state, tenants={**state.tenants, name: known})
 
 
 def _without(queue: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -270,7 +298,7 @@ def _grant(
         length = min(quota(tenant.burst, tenant.previous, limit, rules.window), most)
     grant = TokenGrant(name, now, length)
     spans = tenant.spans.added(now, now + length)
-    known = TenantState(tenant.tenant, length, tenant.burst, spans)
+    known = replace(tenant, previous=length, spans=spans)
     tenants = {**state.tenants, name: known}
     return TokenState(state.started, tenants, _without(state.queue, name), grant), grant
 

@@ -40,12 +40,15 @@ class Spans(msgspec.Struct, frozen=True, gc=False):
         """With one more, after the others."""
         return Spans(self.packed + _SPAN.pack(start, end), self.total + end - start)
 
-    def ended(self, now: int, overuse: int) -> "Spans":
-        """The last one has ended, now or before; its tenant reports an overuse."""
+    def ended(self, now: int, overuse: int, least: int = 0) -> "Spans":
+        """The last one has ended, now or before, by an overuse after its end; not before ``least``.
+
+        ``end' = max(min(now, end + overuse), least)``
+        """
         if not self.packed:
             return self
         start, end = _SPAN.unpack_from(self.packed, len(self.packed) - _SPAN.size)
-        last = min(now, end + overuse)
+        last = max(min(now, end + overuse), least)
         others = self.packed[: -_SPAN.size]
         return Spans(others + _SPAN.pack(start, last), self.total + last - end)
 

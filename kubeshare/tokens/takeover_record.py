@@ -34,7 +34,11 @@ _TYPE_NAMES: Final = {
 
 
 class TenantCounts(msgspec.Struct):
-    """What is counted of a tenant; times in microseconds."""
+    """What is counted of a tenant; times in microseconds.
+
+    ``used`` is what its processes report of the tokens that it has returned, ``held`` the time from
+    the grant of each token until it came back or was taken.
+    """
 
     grants: int = 0
     granted: int = 0
@@ -50,6 +54,7 @@ class TenantCounts(msgspec.Struct):
     messages: dict[str, int] = {}
     replaced: int = 0
     repeated: int = 0
+    held: int = 0
 
     def count_malformed(self, kind: MalformedMessage) -> None:
         """Count a message that is wrong."""

@@ -48,18 +48,29 @@ class Record:
     grants: list = field(default_factory=list)
     runs: list = field(default_factory=list)  # begin, end of the kernels of a token
     waits: list = field(default_factory=list)  # asked, granted
-    returns: list = field(default_factory=list)  # when it asked or left, and its overuse
+    returns: list = field(default_factory=list)  # when it asked or left, overuse, do others wait
+    taken: dict = field(default_factory=dict)  # start of each token that was taken -> when
     asked: int | None = None
 
     def spans(self):
-        """For how long each token counts: as its quota, until the tenant reports something else."""
+        """The time for which each token counts.
+
+        That of its quota, until the tenant returns it; then that of its quota and its overuse, or
+        all until its return, if others waited. What was taken counts until then at least.
+        """
         for grant, returned in zip(self.grants, self.returned(), strict=True):
-            time, overuse = returned or (math.inf, 0)
-            yield grant.start, min(time, grant.start + grant.quota + overuse)
+            time, overuse, others_wait = returned or (math.inf, 0, False)
+            taken = self.taken.get(grant.start)
+            end = min(time, grant.start + grant.quota + overuse)
+            if taken is not None:
+                end = max(end, taken)
+            elif others_wait:
+                end = time
+            yield grant.start, end
 
     def returned(self):
-        """When the tenant asked again or left after each token, with its overuse; None if never."""
-        times = [time for time, _ in self.returns]
+        """When the tenant asked again or left after each token, with what is known of it; None if never."""
+        times = [time for time, *_ in self.returns]
         for grant in self.grants:
             later = bisect_right(times, grant.start)
             yield self.returns[later] if later < len(times) else None
@@ -98,7 +109,10 @@ class SimulatedGpu:
             if isinstance(event, Ask):
                 self.tenants[name].asked = time
             if isinstance(event, Ask | Leave):
-                self.tenants[name].returns.append((time, getattr(event, "overuse", 0)))
+                others = any(
+                    each.asked is not None for other, each in self.tenants.items() if other != name
+                )
+                self.tenants[name].returns.append((time, getattr(event, "overuse", 0), others))
             if isinstance(event, Configure):
                 for each in event.tenants:
                     behaviour = self.tenants[each.name].behaviour
@@ -121,6 +135,8 @@ class SimulatedGpu:
     def _step(self, event):
         self._result = result = step(self._result.state, event, self.now, self.rules)
         self.unreturned += result.unreturned
+        for grant in result.unreturned:
+            self.tenants[grant.tenant].taken[grant.start] = self.now
         for grant in result.grants:
             self._granted(self.tenants[grant.tenant], grant)
 

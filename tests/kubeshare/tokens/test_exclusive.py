@@ -124,7 +124,7 @@ def test_a_gpu_is_not_idle_while_a_tenant_that_may_run_waits(tenants):
 def idle_times(gpu):
     """Times without a token: after its return, its timeout, or the end of its holder."""
     held = [
-        (grant.start, min(token_end(grant, RULES), (returned or (gpu.now, 0))[0]))
+        (grant.start, min(token_end(grant, RULES), (returned or (gpu.now,))[0]))
         for tenant in gpu.tenants.values()
         for grant, returned in zip(tenant.grants, tenant.returned(), strict=True)
     ]

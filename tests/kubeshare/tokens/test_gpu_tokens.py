@@ -279,3 +279,37 @@ def test_at_the_end_every_process_that_waits_gets_the_smallest_token():
         ("c", refusal, False),
     ]
     assert gpu.end(2) == []
+
+
+def test_a_token_counts_until_it_came_back_if_others_waited():
+    gpu = tokens(A, B)
+    first, again = QuotaRequest(b"", 0, 0.0, 0.0), QuotaRequest(b"", 1, 0.0, 9000.0)
+    assert gpu.request("a", first, 0)
+    assert gpu.request("b", first, 100 * MS) == []
+    assert gpu.request("a", again, 500 * MS)  # its quota was 300 ms, and it reports no overuse
+    views = {view.entry.pod: view for view in gpu.views(500 * MS)}
+    assert (views["a"].window_share, views["a"].held_time) == (1.0, 500 * MS)
+    assert views["a"].counts.used == 300 * MS
+
+
+def test_a_token_for_which_nobody_waited_counts_as_its_quota():
+    """A pod that computes nothing for a while loses nothing by it; it had the token."""
+    gpu = tokens(A, B)
+    assert gpu.request("a", QuotaRequest(b"", 0, 0.0, 0.0), 0)
+    (view, _) = gpu.views(500 * MS)
+    assert (view.window_share, view.held_time) == (0.6, 500 * MS)
+    assert gpu.request("a", QuotaRequest(b"", 1, 0.0, 9000.0), 500 * MS)
+    (view, _) = gpu.views(600 * MS)
+    assert (view.held_time, view.counts.held) == (600 * MS, 500 * MS)
+
+
+def test_a_token_that_is_taken_counts_until_then_and_its_overuse_only_once():
+    gpu = tokens(A, B)
+    first = QuotaRequest(b"", 0, 0.0, 0.0)
+    assert gpu.request("a", first, 0)
+    assert gpu.request("b", first, 100 * MS) == []
+    assert gpu.tick(600 * MS)  # quota and grace
+    assert gpu.request("a", QuotaRequest(b"", 1, 350.0, 9000.0), 800 * MS) == []
+    (view, _) = gpu.views(1000 * MS)
+    assert (view.window_share, view.held_time) == (0.65, 600 * MS)
+    assert view.counts.unreturned == 1

@@ -31,3 +31,10 @@ def test_spans_are_the_same_as_a_tuple_of_pairs(pairs, time, overuse):
     ended = [*pairs[:-1], *((start, min(time, end + overuse)) for start, end in pairs[-1:])]
     assert [*spans.ended(time, overuse)] == ended
     assert spans.ended(time, overuse).total == sum(end - start for start, end in ended)
+
+
+def test_a_span_ends_at_its_least_time_or_later():
+    spans = Spans().added(1, 5).added(7, 20)
+    assert [*spans.ended(30, 4, 28)] == [(1, 5), (7, 28)]
+    assert [*spans.ended(30, 4, 22)] == [(1, 5), (7, 24)]
+    assert spans.ended(30, 4, 28).total == 25
