@@ -1,11 +1,12 @@
 """`vgpu tokens`: the time and memory of a node's GPUs, for pods with Gemini's hook."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.connections import host_address
@@ -72,7 +73,11 @@ What it replaces, the order of start, and what is not there yet:
 )
 @_time_flag("--quota", DEFAULT_RULES.window.base, "Length of a token without a known burst.")
 @_time_flag("--min-quota", DEFAULT_RULES.window.least, "Minimum length of a token.")
-@_time_flag("--max-quota", DEFAULT_RULES.max_quota, "Maximum length of a token; not if lenient.")
+@_time_flag(
+    "--max-quota",
+    DEFAULT_RULES.max_quota,
+    "Maximum length of a token; not if lenient.  The defaults of the other two are not above it.",
+)
 @_time_flag(
     "--max-grace",
     DEFAULT_RULES.max_grace,
@@ -117,7 +122,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     waits for its end.
     """
     params = ctx.params
-    rules = rules_of(params)
+    rules = rules_in(ctx)
     with ProgramHost.from_flags(params) as host:
         raise_limit()
         handover = Path(params["handover_socket"]) if params["handover_socket"] else None
@@ -153,12 +158,30 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     ctx.exit(host.leave())
 
 
-def rules_of(params: Mapping[str, Any]) -> TokenRules:
-    """The rules of the flags. Raises UsageError where they contradict each other."""
+def rules_in(ctx: click.Context) -> TokenRules:
+    """The rules of the flags of a command. Raises UsageError where they contradict each other."""
+    default = ParameterSource.DEFAULT
+    names = [name for name in ctx.params if ctx.get_parameter_source(name) is default]
+    return rules_of(ctx.params, names)
+
+
+def rules_of(params: Mapping[str, Any], defaults: Collection[str] = ()) -> TokenRules:
+    """The rules of the flags. Raises UsageError where they contradict each other.
+
+    A quota of ``defaults`` follows the ones that are not: none is above a maximum, and neither the
+    quota nor the maximum is below a smaller one.
+    """
     quota, least, most, grace, window = (
         round(params[name] * 1_000_000)
         for name in ("quota", "min_quota", "max_quota", "max_grace", "window")
     )
+    highest = window if "max_quota" in defaults else min(most, window)
+    if "min_quota" in defaults:
+        least = min(least, highest)
+    if "quota" in defaults:
+        quota = max(least, min(quota, highest))
+    if "max_quota" in defaults:
+        most = max(quota, min(most, highest))
     if not least <= quota <= most <= window:
         flags = "--min-quota, --quota, --max-quota, --window"
         raise click.UsageError(f"{flags}: each must be at most the next one")

@@ -41,7 +41,8 @@ class TokenRules(msgspec.Struct, frozen=True):
         mode: exclusive or lenient.
         window: quotas and window; the defaults are those of KubeShare's launcher.
         max_quota: maximum quota in mode exclusive.
-        max_grace: maximum time after a quota in mode exclusive; a grace is as long as its quota.
+        max_grace: maximum time after a quota in mode exclusive; a grace is as long as the longest
+            burst of kernels, or as its quota while no burst is known.
     """
 
     mode: TokenMode = TokenMode.EXCLUSIVE
@@ -51,6 +52,20 @@ class TokenRules(msgspec.Struct, frozen=True):
 
 
 DEFAULT_RULES: Final = TokenRules()
+
+LIMIT_PARTS: Final = 50
+"""Minimum number of tokens in which a tenant at its limit gets its part of a window, if each may be
+that short, and needs not be shorter than a short one. With fewer, it would wait longer for each;
+with more, it would ask more often."""
+
+GRACE_PARTS: Final = 8
+"""A grace is at least the quota divided by this. A process asks before its quota ends, or at the
+end of the burst of kernels in which its quota ends (Gemini v1.0 ``src/hook.cpp:457``), so that only
+a longer burst needs a longer time."""
+
+SHORT_PARTS: Final = 6
+"""A short quota is that of ``--quota`` divided by this. The tenant for which it is short waits half
+of it on average."""
 
 NO_SPANS: Final = Spans()
 
@@ -73,6 +88,10 @@ class TenantState(msgspec.Struct, frozen=True):
         spans: when it had the token, within the window before its last request.
         overrun: the time for which the last token that it has returned or lost counts after its
             quota.
+        rest: what was left of its last quota when it returned it.
+        asked_at: when it asked last; None if no process of it is there.
+        credit: the time that it might have used at ``credit_at`` and has not, in thousandths of
+            microseconds; it grows by its limit. Negative: it used more than its limit.
     """
 
     tenant: Tenant
@@ -80,14 +99,22 @@ class TenantState(msgspec.Struct, frozen=True):
     burst: int = 0
     spans: Spans = NO_SPANS
     overrun: int = 0
+    rest: int = 0
+    asked_at: int | None = None
+    credit: int = 0
+    credit_at: int = 0
 
 
 class TokenGrant(msgspec.Struct, frozen=True, gc=False):
-    """The token for a tenant, from ``start`` for ``quota`` microseconds."""
+    """The token for a tenant, from ``start`` for ``quota`` microseconds, and then for ``grace``.
+
+    A grace of None is as long as the quota.
+    """
 
     tenant: str
     start: int
     quota: int
+    grace: int | None = None
 
 
 class TokenState(msgspec.Struct, frozen=True):
@@ -162,7 +189,7 @@ def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_
     if state.queue and state.holder is not None and now >= token_end(state.holder, rules):
         if rules.mode is TokenMode.EXCLUSIVE:
             unreturned = (state.holder,)
-            state = _counted(state, state.holder.tenant, now, 0)
+            state = _with_counted(state, state.holder.tenant, now, rules)
         state = replace(state, holder=None)
     if not state.queue:
         return TokenStep(state)
@@ -185,13 +212,61 @@ def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_
 
 def token_end(grant: TokenGrant, rules: TokenRules) -> int:
     """When the token may go to another tenant, if its holder does not return it before."""
-    grace = min(grant.quota, rules.max_grace) if rules.mode is TokenMode.EXCLUSIVE else 0
-    return grant.start + grant.quota + grace
+    if rules.mode is TokenMode.LENIENT:
+        return grant.start + grant.quota
+    grace = grant.quota if grant.grace is None else grant.grace
+    return grant.start + grant.quota + min(grace, rules.max_grace)
 
 
 def window_at(state: TokenState, now: int, rules: TokenRules) -> int:
     """The length of the window: not more than the time since the scheduler began."""
     return min(rules.window.length, now - state.started)
+
+
+def longest_quota(tenant: TenantState, now: int, rules: TokenRules) -> int:
+    """The longest quota by which a tenant keeps its limit in each window.
+
+    The largest ``q`` such that the window that ends with the quota and the overrun that follows it
+    has room for both::
+
+        used(since = now + q + o - window)  +  q + o  <  limit * window
+
+    ``o`` is the overrun of the tenant's last token. The left side never decreases with ``q``, so
+    that each window that ends before keeps the limit, too. So for any window that began after the
+    daemon, with ``o'`` for the overrun of the last token in it::
+
+        used(window)  <  limit * window  +  max(0, o' - o)
+
+    Of an ``o`` that would never leave room for its shortest quota, what leaves room counts.
+    """
+    length = rules.window.length
+    if tenant.tenant.limit_milli >= WHOLE_DEVICE_MILLI:
+        return length
+    most = _most(tenant, rules)
+    overrun = _reserve(tenant, most - _least(tenant, rules))
+    since = now - length
+    room = most - used(tenant, now, length)
+    time = 0
+    for start, end in tenant.spans:
+        if end <= since:
+            continue
+        gap = max(0, start - since)
+        if room < gap or time > rules.max_quota + overrun:
+            break
+        room -= gap
+        time += end - since
+        since = end
+    return time + room - overrun
+
+
+def _reserve(tenant: TenantState, most: int) -> int:
+    """The overrun of a tenant's next token, by that of its last one."""
+    return max(0, min(tenant.overrun, most))
+
+
+def _most(tenant: TenantState, rules: TokenRules) -> int:
+    """The longest time in a window that is below a tenant's limit."""
+    return (tenant.tenant.limit_milli * rules.window.length - 1) // WHOLE_DEVICE_MILLI
 
 
 def used(tenant: TenantState, now: int, window: int) -> int:
@@ -205,13 +280,14 @@ def used(tenant: TenantState, now: int, window: int) -> int:
 def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> TokenState:
     match event:
         case Ask(name, overuse, burst) if name in state.tenants:
+            tenant = state.tenants[name]
             if rules.mode is TokenMode.EXCLUSIVE:
-                tenant = _counted(state, name, now, overuse).tenants[name]
+                tenant = _counted(state, tenant, now, overuse, rules)
+                spans = tenant.spans
             else:
-                tenant = state.tenants[name]
-                tenant = replace(tenant, spans=tenant.spans.ended(now, overuse))
-            spans = tenant.spans.since(now - rules.window.length)
-            known = replace(tenant, burst=burst, spans=spans)
+                spans = tenant.spans.ended(now, overuse)
+            spans = spans.since(now - rules.window.length)
+            known = replace(tenant, burst=burst, spans=spans, asked_at=now)
             return TokenState(
                 state.started,
                 {**state.tenants, name: known},
@@ -219,17 +295,21 @@ def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> Toke
                 _without_holder(state.holder, name),
             )
         case Configure(tenants):
-            return _configure(state, tenants, rules)
+            return _configure(state, tenants, now, rules)
         case Withdraw(name) | Leave(name) if name in state.tenants:
             state = replace(state, queue=_without(state.queue, name))
             if isinstance(event, Withdraw) or rules.mode is TokenMode.LENIENT:
                 return state
-            state = _counted(state, name, now, 0)
-            return replace(state, holder=_without_holder(state.holder, name))
+            left = replace(_counted(state, state.tenants[name], now, 0, rules), asked_at=None)
+            tenants_left = {**state.tenants, name: left}
+            holder = _without_holder(state.holder, name)
+            return replace(state, tenants=tenants_left, holder=holder)
     return state
 
 
-def _counted(state: TokenState, name: str, now: int, overuse: int) -> TokenState:
+def _counted(
+    state: TokenState, tenant: TenantState, now: int, overuse: int, rules: TokenRules
+) -> TenantState:
     """A tenant returns its last token, or it is taken from it: the time that counts for it.
 
     A token with a quota until ``end``, of which an overuse is reported, counts until ::
@@ -239,19 +319,34 @@ def _counted(state: TokenState, name: str, now: int, overuse: int) -> TokenState
 
     Of a token that was taken before, only the overuse that does not count yet is added.
     """
-    tenant = state.tenants.get(name)
-    if tenant is None or not tenant.spans:
-        return state
-    before = tenant.spans.total
+    if not tenant.spans:
+        return tenant
+    name, before, rest = tenant.tenant.name, tenant.spans.total, tenant.rest
     if state.holder is not None and state.holder.tenant == name:
         others_wait = any(each != name for each in state.queue)
         spans = tenant.spans.ended(now, overuse, now if others_wait else 0)
-        overrun = max(0, spans.total - before)
+        overrun, rest = max(0, spans.total - before), max(0, before - spans.total)
     else:
         spans = tenant.spans.ended(now, max(0, overuse - tenant.overrun))
         overrun = tenant.overrun + spans.total - before
-    known = replace(tenant, spans=spans, overrun=overrun)
-    return replace(state, tenants={**state.tenants, name: known})
+    credit = _credit(tenant, now, rules) - (spans.total - before) * WHOLE_DEVICE_MILLI
+    return replace(tenant, spans=spans, overrun=overrun, rest=rest, credit=credit, credit_at=now)
+
+
+def _with_counted(state: TokenState, name: str, now: int, rules: TokenRules) -> TokenState:
+    """The state, in which the token of a tenant that may be gone counts until now."""
+    tenant = state.tenants.get(name)
+    if tenant is None:
+        return state
+    tenants = {**state.tenants, name: _counted(state, tenant, now, 0, rules)}
+    return replace(state, tenants=tenants)
+
+
+def _credit(tenant: TenantState, now: int, rules: TokenRules) -> int:
+    """What a tenant may use now; not more than its limit of a window."""
+    limit = tenant.tenant.limit_milli
+    grown = tenant.credit + limit * (now - tenant.credit_at)
+    return min(grown, limit * rules.window.length)
 
 
 def _without(queue: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -267,18 +362,25 @@ def _without_holder(holder: TokenGrant | None, name: str) -> TokenGrant | None:
     return None if holder is not None and holder.tenant == name else holder
 
 
-def _configure(state: TokenState, tenants: Iterable[Tenant], rules: TokenRules) -> TokenState:
-    """The same state with other tenants; a token that is held stays with its holder."""
-    base = rules.window.base
+def _configure(
+    state: TokenState, tenants: Iterable[Tenant], now: int, rules: TokenRules
+) -> TokenState:
+    """The same state with other tenants; a token that is held stays with its holder.
+
+    A tenant that is new, or has another limit, has the credit of the last window.
+    """
+    base, window = rules.window.base, window_at(state, now, rules)
     known: dict[str, TenantState] = {}
     for tenant in tenants:
-        before = state.tenants.get(tenant.name)
-        if before is None:
-            known[tenant.name] = TenantState(tenant, base)
-        elif rules.mode is TokenMode.LENIENT:
+        before = state.tenants.get(tenant.name, TenantState(tenant, base))
+        if rules.mode is TokenMode.LENIENT:
             known[tenant.name] = replace(before, tenant=tenant, previous=base)
-        else:
+        elif tenant.name in state.tenants and before.tenant.limit_milli == tenant.limit_milli:
             known[tenant.name] = replace(before, tenant=tenant)
+        else:
+            time = used(before, now, window)
+            credit = tenant.limit_milli * window - time * WHOLE_DEVICE_MILLI
+            known[tenant.name] = replace(before, tenant=tenant, credit=credit, credit_at=now)
     queue = tuple(name for name in state.queue if name in known)
     return replace(state, tenants=known, queue=queue)
 
@@ -290,15 +392,17 @@ def _grant(
     state: TokenState, name: str, now: int, rules: TokenRules
 ) -> tuple[TokenState, TokenGrant]:
     tenant = state.tenants[name]
-    limit = tenant.tenant.limit_milli
+    grace: int | None = None
     if rules.mode is TokenMode.LENIENT:
-        length = quota(tenant.burst, tenant.previous, limit, rules.window)
+        length = quota(tenant.burst, tenant.previous, tenant.tenant.limit_milli, rules.window)
     else:
-        most = min(rules.max_quota, limit * rules.window.length // WHOLE_DEVICE_MILLI)
-        length = min(quota(tenant.burst, tenant.previous, limit, rules.window), most)
-    grant = TokenGrant(name, now, length)
+        wanted = _wanted(state, tenant, now, rules)
+        length = min(wanted, longest_quota(tenant, now, rules))
+        grace = max(tenant.burst, length // GRACE_PARTS) if tenant.burst else length
+    grant = TokenGrant(name, now, length, grace)
     spans = tenant.spans.added(now, now + length)
-    known = replace(tenant, previous=length, spans=spans)
+    credit = _credit(tenant, now, rules) - length * WHOLE_DEVICE_MILLI
+    known = replace(tenant, previous=length, spans=spans, credit=credit, credit_at=now)
     tenants = {**state.tenants, name: known}
     return TokenState(state.started, tenants, _without(state.queue, name), grant), grant
 
@@ -312,13 +416,85 @@ def _next(state: TokenState, now: int, rules: TokenRules) -> str | None:
     for name in state.queue:
         each = state.tenants[name]
         share, time = each.tenant, used(each, now, window)
-        if not _is_below(share.limit_milli, time, window):
+        if not _is_below_limit(each, time, now, rules):
             continue
         if _is_below(share.request_milli, time, window):
             return name
         if best is None or time < best[0]:
             best = time, name
     return best[1] if best else None
+
+
+def _is_below_limit(tenant: TenantState, time: int, now: int, rules: TokenRules) -> bool:
+    """Whether a tenant may have a token now; ``time`` is what it used of the window.
+
+    It has to have a credit, and its shortest quota has to keep the limit in each window.
+    """
+    limit = tenant.tenant.limit_milli
+    if limit >= WHOLE_DEVICE_MILLI:
+        return True
+    if not _has_credit(_credit(tenant, now, rules), time) or limit <= 0:
+        return False
+    least, most = _least(tenant, rules), _most(tenant, rules)
+    length = least + _reserve(tenant, most - least)
+    return used(tenant, now, rules.window.length - length) + length <= most
+
+
+def _has_credit(credit: int, time: int) -> bool:
+    """Whether a tenant may use more; one that used nothing may begin without a credit."""
+    return credit > 0 or credit == time == 0
+
+
+def _wanted(state: TokenState, tenant: TenantState, now: int, rules: TokenRules) -> int:
+    """The quota of a tenant's next token, but for its limit.
+
+    It is short while another tenant that asks from time to time misses a larger part of its
+    request::
+
+        missing(other) > 0  and  missing(other) > missing(tenant)
+        missing(x) = 1 - used(x) / (request(x) * window)
+
+    The hook returns a token as soon as its longest burst does not fit into what is left (Gemini
+    v1.0 ``src/hook.cpp:457``). So what was left of the last quota comes on top, up to as much
+    again: otherwise a process with a long burst would ask for a token for each kernel.
+    """
+    length, short = _plain(tenant, rules), _short(rules)
+    short += min(tenant.rest, short)
+    if length <= short:
+        return length
+    window = window_at(state, now, rules)
+    mine, request = _missing(tenant, now, window), tenant.tenant.request_milli
+    for name, other in state.tenants.items():
+        if name == tenant.tenant.name or other.asked_at is None:
+            continue
+        if name in state.queue or now - other.asked_at <= rules.window.length:
+            missing = _missing(other, now, window)
+            part = mine * other.tenant.request_milli
+            if missing > 0 and (mine <= 0 or missing * request > part):
+                return short
+    return length
+
+
+def _missing(tenant: TenantState, now: int, window: int) -> int:
+    """What a tenant misses of its request, in thousandths of microseconds; negative for more."""
+    return tenant.tenant.request_milli * window - used(tenant, now, window) * WHOLE_DEVICE_MILLI
+
+
+def _plain(tenant: TenantState, rules: TokenRules) -> int:
+    """The quota of a tenant's next token, but for its limit and for the other tenants."""
+    length = quota(tenant.burst, tenant.previous, WHOLE_DEVICE_MILLI, rules.window)
+    return min(length, rules.max_quota)
+
+
+def _short(rules: TokenRules) -> int:
+    return max(rules.window.base // SHORT_PARTS, rules.window.least)
+
+
+def _least(tenant: TenantState, rules: TokenRules) -> int:
+    """The shortest quota that a tenant at its limit gets; it waits until there is room for it."""
+    most = _most(tenant, rules)
+    part = min(most // LIMIT_PARTS, _short(rules))
+    return min(_plain(tenant, rules), max(part, rules.window.least), most)
 
 
 def _is_below(milli: int, time: int, window: int) -> bool:
@@ -339,26 +515,26 @@ def _eligible_at(state: TokenState, now: int, rules: TokenRules) -> int | None:
 def _below_limit_at(
     state: TokenState, tenant: TenantState, now: int, rules: TokenRules
 ) -> int | None:
-    """The first time at which a tenant is below its limit; None for a limit of 0."""
-    limit, whole = tenant.tenant.limit_milli, rules.window.length
-    if limit == 0:
+    """The first time at which a tenant may have a token; None for a limit of 0.
+
+    That is when it has a credit, and not before the first ``t`` with
+    ``used(since = t + q + o - window) + q + o < limit * window``, for its shortest quota ``q`` and
+    its overrun ``o``, as in :func:`longest_quota`.
+    """
+    limit = tenant.tenant.limit_milli
+    if limit <= 0:
         return None
-    window = window_at(state, now, rules)
-    time = used(tenant, now, window)
-    grown = state.started + time * WHOLE_DEVICE_MILLI // limit + 1
-    if grown <= state.started + whole:  # the window still grows
-        return grown
-    allowed = limit * whole - 1  # in thousandths of a microsecond
-    over = time - allowed // WHOLE_DEVICE_MILLI
-    since = max(now, state.started + whole) - whole
-    for start, end in tenant.spans:
-        length = end - max(start, since)
-        if length <= 0:
-            continue
-        if over <= length:
-            return max(start, since) + over + whole
-        over -= length
-    return now
+    credit = _credit(tenant, now, rules)
+    is_paid = _has_credit(credit, used(tenant, now, window_at(state, now, rules)))
+    paid_at = now if is_paid else now + -credit // limit + 1
+    least, most = _least(tenant, rules), _most(tenant, rules)
+    length = least + _reserve(tenant, most - least)
+    over = tenant.spans.total - (most - length)
+    for start, end in tenant.spans if over > 0 else ():
+        if over <= end - start:
+            return max(paid_at, start + over + rules.window.length - length)
+        over -= end - start
+    return paid_at
 
 
 # ---------------------------------------------------------------- Gemini's rules

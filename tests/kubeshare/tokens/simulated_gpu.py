@@ -69,7 +69,7 @@ class Record:
             yield grant.start, end
 
     def returned(self):
-        """When the tenant asked again or left after each token, with what is known of it; None if never."""
+        """When each token was returned, by a request or an end; None if it was not."""
         times = [time for time, *_ in self.returns]
         for grant in self.grants:
             later = bisect_right(times, grant.start)

@@ -11,11 +11,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner
 
 from kubeshare.tokens.connections import READ, Connection, DescriptorPoller
 from kubeshare.tokens.frames import MalformedMessage
-from kubeshare.tokens.main import command
+from kubeshare.tokens.main import command, rules_in
 from kubeshare.tokens.scheduler import TokenMode
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
 from tests.support.environment import ROOT
@@ -400,3 +401,35 @@ def test_quotas_that_contradict_each_other_are_refused():
     result = CliRunner().invoke(command, ["--quota", "10ms"])
     assert result.exit_code == 2
     assert "--min-quota, --quota, --max-quota, --window: each must be at most" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--max-quota", "100ms"], (100, 20, 100, 10_000)),
+        (["--max-quota", "10ms"], (10, 10, 10, 10_000)),
+        (["--max-quota", "100ms", "--quota", "50ms"], (50, 20, 100, 10_000)),
+        (["--quota", "2s"], (2000, 20, 2000, 10_000)),
+        (["--min-quota", "500ms"], (500, 500, 1000, 10_000)),
+        (["--window", "200ms"], (200, 20, 200, 200)),
+    ],
+)
+def test_default_quotas_follow_those_of_flags(flags, expected):
+    with command.make_context("tokens", flags) as context:
+        rules = rules_in(context)
+    window = rules.window
+    times = window.base, window.least, rules.max_quota, window.length
+    assert times == tuple(each * 1000 for each in expected)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--max-quota", "100ms", "--quota", "200ms"],
+        ["--quota", "11s"],
+        ["--window", "5ms", "--quota", "6ms"],
+    ],
+)
+def test_flags_of_quotas_contradict_each_other(flags):
+    with command.make_context("tokens", flags) as context, pytest.raises(UsageError):
+        rules_in(context)

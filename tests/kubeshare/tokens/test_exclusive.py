@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.scheduler import (
+    LIMIT_PARTS,
+    SHORT_PARTS,
     Ask,
     Configure,
     Leave,
@@ -92,6 +94,7 @@ def test_a_tenant_below_its_request_waits_for_one_token_of_each_other_at_most(te
     gpu = run(tenants)
     longest = (len(tenants) - 1) * (LONGEST + 1)
     for tenant in gpu.tenants.values():
+        spans = [*tenant.spans()]
         for asked, granted in tenant.waits:
             in_window = sum(
                 max(0, min(end, asked) - max(begin, asked - WINDOW))
@@ -101,13 +104,14 @@ def test_a_tenant_below_its_request_waits_for_one_token_of_each_other_at_most(te
                 )
             )
             if in_window * 1000 < tenant.behaviour.request * min(WINDOW, asked):
-                assert granted - asked <= longest
+                since = max(asked, granted - longest - 1)
+                assert granted - asked <= longest or is_at_its_limit(tenant, spans, since)
 
 
 @pytest.mark.slow
 @given(behaviours(KERNELS | LONG_KERNELS, honest=False))
 def test_a_gpu_is_not_idle_while_a_tenant_that_may_run_waits(tenants):
-    """Between two tokens, all that wait are at their limits; the sums are those of the records."""
+    """Between two tokens, all that wait are at their limits, by the sums of the records."""
     gpu = run(tenants)
     idle = [*idle_times(gpu)]
     for tenant in gpu.tenants.values():
@@ -115,10 +119,33 @@ def test_a_gpu_is_not_idle_while_a_tenant_that_may_run_waits(tenants):
         waits = [*tenant.waits, *([(tenant.asked, gpu.now)] if tenant.asked is not None else [])]
         for begin, end in idle:
             if any(asked <= begin and granted >= end for asked, granted in waits):
-                last = end - 1
-                window = min(WINDOW, last)
-                used = sum(max(0, ended - max(start, last - window)) for start, ended in spans)
-                assert used * 1000 >= tenant.behaviour.limit * window
+                assert is_at_its_limit(tenant, spans, end - 1)
+
+
+def is_at_its_limit(tenant, spans, now):
+    """Whether a tenant has no credit, or no room for its shortest quota and its last overrun.
+
+    A credit of at most its limit of a window grows by the limit, from the beginning on; so there is
+    none if in some time the tenant used as much as in that time and a window before it may be used.
+    """
+    limit, spans = tenant.behaviour.limit, [span for span in spans if span[0] < now]
+    if limit >= 1000:
+        return False
+
+    def used(since):
+        return 1000 * sum(max(0, end - max(start, since)) for start, end in spans)
+
+    if 0 < used(0) >= limit * now:
+        return True
+    if any(used(start) >= limit * (WINDOW + now - start) for start, _ in spans):
+        return True
+    most = (limit * WINDOW - 1) // 1000
+    short = RULES.window.base // SHORT_PARTS
+    least = min(max(RULES.window.least, min(most // LIMIT_PARTS, short)), most)
+    ends = {grant.start: grant.start + grant.quota for grant in tenant.grants}
+    overrun = max((0, *(end - ends[start] for start, end in spans[-1:])))
+    length = least + min(overrun, most - least)
+    return used(now + length - WINDOW) + 1000 * length >= limit * WINDOW - 1000
 
 
 def idle_times(gpu):
@@ -193,21 +220,29 @@ def test_a_tenant_above_its_request_waits_for_a_window_and_a_token_at_most(tenan
         spans = [*tenant.spans()]
         for asked, granted in tenant.waits:
             begin = max(asked, granted - most)
-            window = min(WINDOW, begin)
-            used = sum(max(0, min(end, begin) - max(start, begin - window)) for start, end in spans)
-            is_below = used == 0 or used * 1000 < tenant.behaviour.limit * window
-            assert granted - asked < most or not is_below
+            assert granted - asked < most or is_at_its_limit(tenant, spans, begin)
 
 
 @pytest.mark.slow
 @given(behaviours(KERNELS | LONG_KERNELS, honest=False))
-def test_nobody_gets_more_than_its_limit_and_one_token_in_any_window(tenants):
+def test_nobody_gets_more_than_its_limit_and_one_overrun_in_any_window(tenants):
+    """What counts for it does not, whatever it does; nor its kernels, unless it lies."""
     gpu = run(tenants)
     for name, tenant in gpu.tenants.items():
-        longest = max((end - begin for begin, end in tenant.runs), default=0)
-        most = tenant.behaviour.limit * WINDOW / 1000 + max(longest, RULES.max_quota)
-        for until in () if tenant.behaviour.lies else ends(gpu, WINDOW):
-            assert gpu.share(name, WINDOW, until) * WINDOW <= most
+        spans = [*tenant.spans()]
+        quotas = [grant.start + grant.quota for grant in tenant.grants]
+        runs = [] if tenant.behaviour.lies else tenant.runs
+        for times in (spans, runs):
+            ended = [(start, min(end, gpu.now)) for start, end in times if start < gpu.now]
+            overrun = max(
+                (end - quota for (_, end), quota in zip(ended, quotas, strict=False)), default=0
+            )
+            most = tenant.behaviour.limit * WINDOW / 1000 + max(0, overrun)
+            for _, last in ended:
+                if last >= WINDOW:
+                    since = last - WINDOW
+                    used = sum(max(0, min(end, last) - max(start, since)) for start, end in ended)
+                    assert used <= most, name
 
 
 @pytest.mark.parametrize(
@@ -280,7 +315,10 @@ class TokenMachine(RuleBasedStateMachine):
             time = used(tenant, self.now, window) - grant.quota
             limit = tenant.tenant.limit_milli
             assert limit > 0
-            assert time == 0 or time * 1000 < limit * window
+            assert limit >= 1000 or time == 0 or time * 1000 < limit * window
+            if limit < 1000:
+                since = self.now + grant.quota - RULES.window.length
+                assert tenant.spans.time_since(since) * 1000 < limit * RULES.window.length
             assert 0 < grant.quota <= RULES.max_quota
             if self.held is not None:
                 ended = isinstance(event, Ask | Leave) and event.tenant == self.held.tenant

@@ -145,7 +145,9 @@ class Liar:
             asked = self.simulation.now
             quota = yield QuotaRequest(b"", number, 0.0, 1500.0)
             self.waits.append((asked, self.simulation.now))
-            grace = min(quota, self.simulation.rules.max_grace) if number % every == 0 else 0
+            grace = self.simulation.rules.max_grace if number % every == 0 else 0
+            if number == 0:  # its burst is not known yet
+                grace = min(grace, quota)
             end = self.simulation.now + max(quota + grace - self.margin, quota // 2)
             self.simulation.hold(self, end)
             yield end
