@@ -24,6 +24,10 @@ RESPONSE_BYTES: Final = 40
 MAX_NAME_BYTES: Final = 63
 """Maximum length of a name: after a longer one, id and type are not within the message."""
 
+MAX_BURST_MS: Final = 3_600_000.0
+"""Maximum burst or idle time, in milliseconds; a longer one is not measured but a stray number. The
+hook joins bursts with pauses below 2 ms, and doubles them (v1.0 ``src/hook.cpp:350``)."""
+
 _LENGTH: Final = struct.Struct("<Q")
 _HEAD: Final = struct.Struct("<ii")
 _TIMES: Final = struct.Struct("<dd")
@@ -47,7 +51,7 @@ class MalformedMessage(Explained):
     LENGTH = "length", "the length of the name does not fit the message"
     TYPE = "type", "the type of the message is unknown"
     CUT = "cut", "the name is so long that the payload is cut off"
-    NUMBER = "number", "a time is not a number from 0 to the window"
+    NUMBER = "number", "a time is no number, negative or too long"
     SWAPPED = "swapped", "burst and idle time are in the places of overuse and burst (Gemini 1.1)"
     FLAG = "flag", "a memory message neither allocates nor frees"
 
@@ -141,23 +145,32 @@ def times(
 ) -> tuple[QuotaTimes, MalformedMessage | None]:
     """What a process claims, and what was wrong with it.
 
-    A time that is no number from 0 to ``window`` (microseconds) counts as 0. With ``is_swapped``
-    the two numbers are burst and idle time: Gemini 1.1 and later pass an array where the overuse
-    belongs (v1.1-kubeshare ``src/hook.cpp:501``, master ``:448``), so that each number is from a
-    register of the call before, ``estimate_full_burst(burst, window)`` (``:595``). No message has
-    the overuse. The first message of a process has id 0 and follows no token: it has no overuse.
+    An overuse that is no number from 0 to ``window`` (microseconds) counts as 0, and so does a
+    burst that is none from 0 to an hour. A burst that is longer than the window counts as the
+    window: that of a process that is always busy grows without an end.
+
+    With ``is_swapped`` the two numbers are burst and idle time: Gemini 1.1 and later pass an array
+    where the overuse belongs (v1.1-kubeshare ``src/hook.cpp:501``, master ``:448``), so that each
+    number is from a register of the call before, ``estimate_full_burst(burst, window)`` (``:595``).
+    No message has the overuse. The first message of a process has id 0 and follows no token: it has
+    no overuse.
     """
-    first, second = _time(request.overuse_ms, window), _time(request.burst_ms, window)
+    second = _burst(request.burst_ms, window)
     if is_swapped:
+        first = _burst(request.overuse_ms, window)
         return QuotaTimes(None, first or 0, second or 0), MalformedMessage.SWAPPED
-    overuse = 0 if request.id == 0 else first or 0
-    is_number = first is not None and second is not None
-    return QuotaTimes(overuse, second or 0), None if is_number else MalformedMessage.NUMBER
+    milliseconds = request.overuse_ms
+    is_time = 0 <= milliseconds * 1000 <= window
+    overuse = round(milliseconds * 1000) if is_time and request.id != 0 else 0
+    kind = None if is_time and second is not None else MalformedMessage.NUMBER
+    return QuotaTimes(overuse, second or 0), kind
 
 
-def _time(milliseconds: float, window: int) -> int | None:
-    """The microseconds; None for what is no number from 0 to ``window``."""
-    return round(milliseconds * 1000) if 0 <= milliseconds * 1000 <= window else None
+def _burst(milliseconds: float, window: int) -> int | None:
+    """The microseconds, up to ``window``; None for what is no burst."""
+    if not 0 <= milliseconds <= MAX_BURST_MS:  # not a number is not
+        return None
+    return min(round(milliseconds * 1000), window)
 
 
 def quota_response(id_: int, microseconds: int) -> bytes:

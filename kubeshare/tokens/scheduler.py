@@ -53,7 +53,7 @@ class TokenRules(msgspec.Struct, frozen=True):
 
 DEFAULT_RULES: Final = TokenRules()
 
-LIMIT_PARTS: Final = 50
+LIMIT_PARTS: Final = 10
 """Minimum number of tokens in which a tenant at its limit gets its part of a window, if each may be
 that short, and needs not be shorter than a short one. With fewer, it would wait longer for each;
 with more, it would ask more often."""

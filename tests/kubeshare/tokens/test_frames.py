@@ -89,7 +89,7 @@ def test_a_long_name_cuts_off_the_burst_and_then_the_overuse(length):
     assert kind is (None if length <= 47 else MalformedMessage.NUMBER)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 10_001.0, 1e300])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 3_600_001.0, 1e300])
 def test_a_time_that_is_none_counts_as_nothing(value):
     request = QuotaRequest(b"", 1, value, value)
     assert times(request, WINDOW, is_swapped=False) == (QuotaTimes(0, 0), MalformedMessage.NUMBER)
@@ -99,6 +99,16 @@ def test_a_time_that_is_none_counts_as_nothing(value):
         QuotaTimes(0, 40_000),
         MalformedMessage.NUMBER,
     )
+
+
+def test_a_burst_longer_than_the_window_counts_as_the_window():
+    """That of a process that is always busy grows without an end; its overuse does not."""
+    request = QuotaRequest(b"", 1, 10_001.0, 10_001.0)
+    expected = QuotaTimes(0, WINDOW), MalformedMessage.NUMBER
+    assert times(request, WINDOW, is_swapped=False) == expected
+    assert times(request, WINDOW, is_swapped=True)[0] == QuotaTimes(None, WINDOW, WINDOW)
+    request = QuotaRequest(b"", 1, 2.0, 12_000.0)
+    assert times(request, WINDOW, is_swapped=False) == (QuotaTimes(2_000, WINDOW), None)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,25 @@ def test_a_bursty_pod_below_its_request_waits_for_a_short_token(version, every, 
     assert simulation.share("busy", 2 * SECOND, 2 * WINDOW) >= max(0.6, other / 1000)
 
 
+def test_a_hook_that_ignores_its_quota_keeps_its_limit_on_average():
+    """Gemini's newest one runs for 6 s with each token, and waits until its limit has grown."""
+    simulation = HookSimulation({"a": (200, 200)})
+    hook = simulation.hook("a", "head")
+    simulation.start(hook, busy(hook, 20 * MS))
+    simulation.run(12 * WINDOW)
+    assert 0.17 <= simulation.share("a", 0, 12 * WINDOW) <= 0.21
+
+
+def test_a_busy_pod_alone_has_the_longest_tokens():
+    """Its burst grows beyond the window, since no pause interrupts it."""
+    simulation = HookSimulation({"a": (500, 1000)}, latency=100)
+    hook = simulation.hook("a")
+    simulation.start(hook, busy(hook, 5 * MS))
+    simulation.run(3 * WINDOW)
+    assert simulation.view("a").quota == simulation.rules.max_quota
+    assert simulation.view("a").counts.grants < 40
+
+
 def test_busy_pods_have_long_tokens_beside_each_other_and_alone():
     """Each of them misses no larger part of its request than the other one."""
     simulation = HookSimulation(dict.fromkeys("ab", (500, 1000)))

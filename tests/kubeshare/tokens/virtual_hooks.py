@@ -1,8 +1,8 @@
 """Processes with Gemini's hook, and one that lies, before the daemon's code on a virtual clock.
 
 The hook is modelled from its source, github.com/NTHU-LSALAB/Gemini: v1.0 is tag v1.0, v1.1 branch
-v1.1-kubeshare; files are under ``src/``. Only what concerns time is here; all times are whole
-microseconds. A GPU runs one kernel at a time, in the order of their launches.
+v1.1-kubeshare, head is master; files are under ``src/``. Only what concerns time is here; all times
+are whole microseconds. A GPU runs one kernel at a time, in the order of their launches.
 
 A program is a generator. It yields the time until which it sleeps, or a :class:`QuotaRequest` for
 which it receives the quota.
@@ -57,7 +57,7 @@ class Predictor:
 
 
 class Hook:
-    """The kernels of one process, v1.0 or v1.1."""
+    """The kernels of one process, v1.0, v1.1 or head."""
 
     def __init__(self, simulation, version):
         self.simulation, self.version = simulation, version
@@ -94,6 +94,8 @@ class Hook:
             self.windows.interrupt()  # v1.0:473
             asked = simulation.now
             self.quota = yield from self._token(burst, window)
+            if self.version == "head":
+                self.quota = 6 * SECOND  # whatever the answer is (head:457-458)
             self.waits.append((asked, simulation.now))
             self.token_at, self.tracked_at = simulation.now, None
         self.bursts.start(simulation.now)  # v1.0:491
@@ -122,8 +124,8 @@ class Hook:
         self.overuse = max(0, done - self.token_at - self.quota)  # v1.0:427-428
 
     def _token(self, burst, window):
-        """get_token_from_scheduler (v1.0:361-383); v1.1 sends burst and window (:501, :595-596)."""
-        times = (burst, window) if self.version == "v1.1" else (self.overuse, burst)
+        """get_token_from_scheduler (v1.0:361); later ones send other times (v1.1:501, :595)."""
+        times = (self.overuse, burst) if self.version == "v1.0" else (burst, window)
         request = QuotaRequest(b"", self.messages, *(each / MS for each in times))
         self.messages += 1
         quota = yield request
@@ -279,7 +281,7 @@ class HookSimulation:
             self._push(step, process, None)
             return
         entry = self.entries[self._names[process]]
-        key = (id(process), step.id if process.version == "v1.1" else 0)
+        key = (id(process), 0 if process.version == "v1.0" else step.id)
         if key not in self._keys:
             self.tokens.connect(entry, key, "10.0.0.1")
         self._keys[key] = process, step.id
