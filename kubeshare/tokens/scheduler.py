@@ -41,8 +41,7 @@ class TokenRules(msgspec.Struct, frozen=True):
         mode: exclusive or lenient.
         window: quotas and window; the defaults are those of KubeShare's launcher.
         max_quota: maximum quota in mode exclusive.
-        max_grace: maximum time after a quota in mode exclusive; a grace is as long as the longest
-            burst of kernels, or as its quota while no burst is known.
+        max_grace: maximum time after a quota in mode exclusive.
     """
 
     mode: TokenMode = TokenMode.EXCLUSIVE
@@ -59,9 +58,13 @@ that short, and needs not be shorter than a short one. With fewer, it would wait
 with more, it would ask more often."""
 
 GRACE_PARTS: Final = 8
-"""A grace is at least the quota divided by this. A process asks before its quota ends, or at the
-end of the burst of kernels in which its quota ends (Gemini v1.0 ``src/hook.cpp:457``), so that only
-a longer burst needs a longer time."""
+"""A grace is the quota divided by this, for messages on their way, and twice the time by which the
+longest burst is longer than the quota, because the next one may be longer. A process launches a
+burst only if it fits into what is left of the quota, or with a new token (Gemini v1.0
+``src/hook.cpp:457``)::
+
+    end of a burst  <=  start + max(quota, length of the burst)
+"""
 
 SHORT_PARTS: Final = 6
 """A short quota is that of ``--quota`` divided by this. The tenant for which it is short waits half
@@ -398,7 +401,8 @@ def _grant(
     else:
         wanted = _wanted(state, tenant, now, rules)
         length = min(wanted, longest_quota(tenant, now, rules))
-        grace = max(tenant.burst, length // GRACE_PARTS) if tenant.burst else length
+        longer = max(0, tenant.burst - length)
+        grace = 2 * longer + length // GRACE_PARTS if tenant.burst else length
     grant = TokenGrant(name, now, length, grace)
     spans = tenant.spans.added(now, now + length)
     credit = _credit(tenant, now, rules) - length * WHOLE_DEVICE_MILLI

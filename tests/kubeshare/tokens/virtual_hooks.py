@@ -16,7 +16,7 @@ from bisect import bisect_left
 from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import QuotaRequest
 from kubeshare.tokens.gpu_tokens import NEVER, GpuTokens
-from kubeshare.tokens.scheduler import DEFAULT_RULES
+from kubeshare.tokens.scheduler import DEFAULT_RULES, GRACE_PARTS
 from tests.kubeshare.tokens.gemini_process import UUID, pod
 
 MS = 1_000
@@ -147,9 +147,10 @@ class Liar:
             asked = self.simulation.now
             quota = yield QuotaRequest(b"", number, 0.0, 1500.0)
             self.waits.append((asked, self.simulation.now))
-            grace = self.simulation.rules.max_grace if number % every == 0 else 0
+            grace = 2 * max(0, 1500 * MS - quota) + quota // GRACE_PARTS
             if number == 0:  # its burst is not known yet
-                grace = min(grace, quota)
+                grace = quota
+            grace = min(grace, self.simulation.rules.max_grace) if number % every == 0 else 0
             end = self.simulation.now + max(quota + grace - self.margin, quota // 2)
             self.simulation.hold(self, end)
             yield end
