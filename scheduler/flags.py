@@ -174,6 +174,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     compat: tuple[SchedulerCompat, ...] = ()
     is_single: bool = False
     has_original_plugin: bool = False
+    offers_best: bool = False
     enforces_quotas: bool = True
     client_sans: tuple[str, ...] = ()
     page_sans: tuple[str, ...] = ()
@@ -194,6 +195,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             tuple(map(SchedulerCompat, params["compat"])),
             params["single"],
             params["original_plugin"],
+            params["best_node_only"],
             not params["no_quotas"],
             params["client_sans"],
             params["page_sans"],

@@ -116,6 +116,12 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     " does not: with locks one pod of a node is bound at a time.",
 )
 @click.option(
+    "--best-node-only",
+    is_flag=True,
+    help="Answer filter with the best node alone, where kube-scheduler's configuration has no"
+    " prioritizeVerb. kube-scheduler's own scores then count nothing.",
+)
+@click.option(
     "--no-quotas",
     is_flag=True,
     help="Enforce no quotas of namespaces, and read neither Namespaces nor ResourceQuotas: where"
@@ -294,6 +300,7 @@ class Scheduler:
             changed.add,
             lambda *held: self.holder.add(held),
             self._relieve,
+            offers_best=options.offers_best,
         )
         self.waker = Waker(api, self.cache, changed, clock)
         self._informers = ClusterInformers(api, self.cache, quotas=options.enforces_quotas)

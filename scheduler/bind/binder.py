@@ -85,6 +85,14 @@ class PodBinder:
 
         Of two calls for one pod the second waits for the first.
         """
+        self._cache.note_bind(ref.uid, node)
+        try:
+            self._bind_alone(ref, node)
+        except BindError:
+            self._cache.note_unbound(ref.uid)
+            raise
+
+    def _bind_alone(self, ref: PodRef, node: str) -> None:
         with self._pods.alone(ref.uid):
             pod = self._cache.pod(ref.namespace, ref.name)
             for _ in range(TRIES):

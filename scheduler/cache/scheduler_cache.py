@@ -59,12 +59,14 @@ class SchedulerCache:
         changed: Callable[[str], object] = lambda _: None,
         nominated: Callable[[PodReservation, str], object] = lambda *_: None,
         relieved: Callable[[str], object] = lambda _: None,
+        *,
+        offers_best: bool = False,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
         ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
         chosen the node to preempt others there. ``relieved`` is called with each namespace whose
-        quota may admit more pods.
+        quota may admit more pods. With ``offers_best`` filter has no other nodes than the best.
         """
         self.schemes = tuple(schemes)
         self._unserved = frozenset[str]().union(*(scheme.unserved for scheme in self.schemes))
@@ -80,7 +82,7 @@ class SchedulerCache:
             forget=changed_nodes.add,
         )
         by_name = {scheme.row.name: scheme for scheme in self.schemes}
-        self._filter = PodFilter(by_name, self._state, changed_nodes)
+        self._filter = PodFilter(by_name, self._state, changed_nodes, offers_best=offers_best)
         self._nodes = self._filter.nodes
         self._nominated = nominated
         self._preempted = Preemptions()
@@ -152,12 +154,11 @@ class SchedulerCache:
             return self._filter.filter(scheme, shape, demand, names, now)
 
     def scores(self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]) -> list[int]:
-        """The score of each node, in the order of the names."""
+        """The score of each node, in the order of the names: that of :meth:`PodFilter.scores`."""
         now = self._clock()
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            answers, _ = self._nodes.answers(names, shape, demand, now)
-            return [answer.score for answer in answers]
+            return self._filter.scores(shape, demand, names, now)
 
     # ------------------------------------------------------------ rejected pods
 
@@ -277,6 +278,16 @@ class SchedulerCache:
             gpus = view.candidate.gpus if view else ()
             devices = {each: gpu.device for gpu in gpus for each in gpu.device.names}
             return PodPlacement(scheme, name, reservation.allocations, devices)
+
+    def note_bind(self, uid: str, name: str) -> None:
+        """A pod is being bound to this node, which has no reservation for it yet."""
+        with self._lock:
+            self._filter.under_way.set_node(uid, name)
+
+    def note_unbound(self, uid: str) -> None:
+        """The bind has failed: the pod comes to no node before it passes filter again."""
+        with self._lock:
+            self._filter.under_way.discard(uid)
 
     def demand_of(self, pod: Pod) -> Demanded:
         """What a pod requests, computed once for each version of a pod that an event showed."""

@@ -57,6 +57,10 @@ class ConfigTrap(Explained):
         "no_preempt_verb",
         "without preemptVerb kube-scheduler may end pods without freeing a GPU",
     )
+    NO_PRIORITIZE_VERB = (
+        "no_prioritize_verb",
+        "without prioritizeVerb --node-policy counts only if the extender has --best-node-only",
+    )
     IGNORABLE = (
         "ignorable",
         "while the extender is away, kube-scheduler binds the pods itself, and they get no GPU",
@@ -199,6 +203,8 @@ def _of_extender(
         yield ConfigFinding(ConfigTrap.NO_BIND_VERB, f"{field}.bindVerb", is_error=True)
     if not extender.preempt_verb:
         yield ConfigFinding(ConfigTrap.NO_PREEMPT_VERB, f"{field}.preemptVerb")
+    if not extender.prioritize_verb:
+        yield ConfigFinding(ConfigTrap.NO_PRIORITIZE_VERB, f"{field}.prioritizeVerb")
     if extender.ignorable:
         yield ConfigFinding(ConfigTrap.IGNORABLE, f"{field}.ignorable", is_error=True)
     if not extender.node_cache_capable:

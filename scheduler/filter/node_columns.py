@@ -149,7 +149,7 @@ class NodeColumns:
     def _verdicts(
         self, code: _Ints, request: Request, demand: PodDemand, dialect: SequentialDialect
     ) -> npt.NDArray[np.int8]:
-        """The dialect's answer for the GPUs of each code: :data:`_FITS`, or the reason's number."""
+        """The dialect's verdict on the GPUs of each code: :data:`_FITS`, or the reason's number."""
         somewhere = np.full(3 * len(self._examples) + 3, -1)
         somewhere[code.ravel()] = np.arange(code.size)
         verdicts = np.full(len(somewhere), _NO_GPU, np.int8)

@@ -8,6 +8,7 @@ Pods that passed filter and are not bound yet are remembered, too: the next filt
 their bind ends.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,6 +17,7 @@ from operator import not_
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 
 from scheduler.cluster.cached_node import CachedNode
 from scheduler.cluster.cluster_state import ClusterState
@@ -44,7 +46,10 @@ UNDER_WAY_SECONDS: Final = 10.0
 """Maximum time between filter and bind for which a pod is expected to be bound, in seconds."""
 
 MOST_UNDER_WAY: Final = 4
-"""Maximum number of pods under way that filter counts beside a pod."""
+"""Maximum number of pods that may come to several nodes and that filter counts beside a pod."""
+
+MOST_ON_A_NODE: Final = 16
+"""Maximum number of pods that are being bound to one node and that filter counts beside a pod."""
 
 MOST_REMEMBERED: Final = 64
 """Maximum number of pods that are remembered, each with its nodes; the oldest are forgotten."""
@@ -116,6 +121,11 @@ class UnderWay(msgspec.Struct, frozen=True):
     nodes: frozenset[str]
     since: float
 
+    @property
+    def node(self) -> str:
+        """The node to which it comes; "" if it may come to several."""
+        return next(iter(self.nodes)) if len(self.nodes) == 1 else ""
+
 
 class PodsUnderWay:
     """The pods under way, by UID. Not for several threads: the cache locks."""
@@ -130,6 +140,12 @@ class PodsUnderWay:
             del self._pods[next(iter(self._pods))]
         self._pods[uid] = pod
 
+    def set_node(self, uid: str, node: str) -> None:
+        """The pod is being bound to this node."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            self._pods[uid] = structs.replace(pod, nodes=frozenset((node,)))
+
     def discard(self, uid: str) -> None:
         """Forget a pod: it is bound, rejected or gone."""
         self._pods.pop(uid, None)
@@ -140,7 +156,13 @@ class PodsUnderWay:
             if now - pod.since > UNDER_WAY_SECONDS:
                 del self._pods[other]
         others = [pod for other, pod in self._pods.items() if other != uid]
-        return others[-MOST_UNDER_WAY:]
+        undecided = [pod for pod in others if not pod.node][-MOST_UNDER_WAY:]
+        decided: dict[str, list[UnderWay]] = {}
+        for pod in reversed(others):
+            if pod.node:
+                decided.setdefault(pod.node, []).append(pod)
+        counted = (pods[:MOST_ON_A_NODE] for pods in decided.values())
+        return [*undecided, *itertools.chain.from_iterable(counted)]
 
 
 class AnsweredNode(msgspec.Struct, frozen=True):
@@ -290,6 +312,25 @@ class NodeFilter:
         refuses = list(map(refusing.__contains__, answers))
         refused = RefusedNodes(list(compress(names, refuses)), list(compress(answers, refuses)))
         return list(compress(names, map(not_, refuses))), refused
+
+    def answers_beside(
+        self,
+        pods: Sequence[UnderWay],
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+    ) -> list[NodeAnswer]:
+        """The answer of each node after the pods under way that are known to come to it."""
+        answers, _ = self.answers(names, shape, demand, now)
+        for target in {pod.node for pod in pods if pod.node}.intersection(names):
+            before = [pod for pod in pods if pod.node == target]
+            (answer,), _ = self.answers([target], shape, demand, now, before)
+            answers = [
+                answer if name == target else other
+                for name, other in zip(names, answers, strict=True)
+            ]
+        return answers
 
     def kept_for(
         self,

@@ -19,6 +19,7 @@ from scheduler.filter.node_filter import (
     PodsUnderWay,
     UnderWay,
 )
+from scheduler.filter.node_scores import BEST_SCORE, extender_scores
 from scheduler.filter.refusals import RefusedNodes
 from scheduler.filter.rejected_pods import RejectedPod, RejectedPods
 from vgpu.model.objects import Node
@@ -201,11 +202,21 @@ class PodFilter:
     """
 
     def __init__(
-        self, schemes: Mapping[str, SchedulerScheme], state: ClusterState, changed: set[str]
+        self,
+        schemes: Mapping[str, SchedulerScheme],
+        state: ClusterState,
+        changed: set[str],
+        *,
+        offers_best: bool = False,
     ) -> None:
-        """The arguments are those of :class:`NodeFilter`."""
+        """The first arguments are those of :class:`NodeFilter`.
+
+        ``offers_best`` leaves the best of the nodes that take a pod, for a kube-scheduler that asks
+        for no scores.
+        """
         self._schemes = schemes
         self._state = state
+        self._offers_best = offers_best
         self.nodes = NodeFilter(schemes, state, changed)
         self.quotas = QuotaFilter(state, self.nodes)
         self.under_way = PodsUnderWay()
@@ -244,12 +255,27 @@ class PodFilter:
             chosen = [name for name in fitting if name not in kept] or fitting
         if chosen is not fitting:
             refused = refused.and_also(dict.fromkeys(kept, _TAKEN))
+        if self._offers_best and len(chosen) > 1:
+            scores = self.scores(shape, demand, chosen, now)
+            chosen = (chosen[scores.index(BEST_SCORE)],)
         if chosen:
             self.under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
             self.rejected.discard(uid)
         else:
             self._reject(shape, demand, refused, now)
         return FilteredNodes(tuple(chosen), refused)
+
+    def scores(
+        self, shape: DemandShape, demand: PodDemand, names: Sequence[str], now: float
+    ) -> list[int]:
+        """The score of each node for kube-scheduler, 0 of one that does not take the pod.
+
+        Pods that are being bound count on their node, so that the next pod finds it as it will be.
+        """
+        newest = self.under_way.newest(demand.pod.uid, now)
+        answers = self.nodes.answers_beside(newest, names, shape, demand, now)
+        scores = extender_scores(answer.score for answer in answers if answer.refusal is None)
+        return [scores[answer.score] if answer.refusal is None else 0 for answer in answers]
 
     def take_rejected(self, name: str, now: float) -> list[RejectedPod]:
         """Forget and return the rejected pods that fit on a node now."""

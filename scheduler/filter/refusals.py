@@ -40,11 +40,11 @@ class NodeAnswer(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         refusal: its cause and the free memory, without the node's GPUs, and the pods that stand in
             the way; None if it takes it.
-        score: the node's score, 0 with a refusal.
+        score: how well the node suits the pod, from 0 to 1; 0 with a refusal.
     """
 
     refusal: PlacementRefusal | None = None
-    score: int = 0
+    score: float = 0.0
 
     @classmethod
     def refused(cls, refusal: PlacementRefusal) -> Self:

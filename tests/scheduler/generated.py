@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import structs
 
+from scheduler.filter.node_scores import extender_scores
 from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import NODES, UUIDS
 from tests.support.registers import HAMI, VOLCANO, hami_gpu
@@ -171,6 +172,12 @@ class ModelNode(msgspec.Struct):
         if isinstance(result, Placement):
             return "", scheme.dialect.rank(demand, result)
         return result, 0
+
+
+def scaled(answers):
+    """The scores of the offered nodes for kube-scheduler, from their answers."""
+    scores = extender_scores(suited for reason, suited in answers if not reason)
+    return [0 if reason else scores[suited] for reason, suited in answers]
 
 
 def promised(served, model, system, pod, name, at):

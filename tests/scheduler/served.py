@@ -87,6 +87,7 @@ class Served:
         units=None,
         leases=False,
         locks=False,
+        best_node_only=False,
     ):
         self.api = api if api is not None else ModelApi()
         self.time = clock
@@ -99,6 +100,7 @@ class Served:
             units=units or {},
             is_single=not leases,
             has_original_plugin=locks,
+            offers_best=best_node_only,
         )
         self.program = Unattached(
             self.api, options, lambda *_: lambda _: plain(200, ""), clock=clock

@@ -60,6 +60,12 @@ def test_a_field_without_a_value_is_as_if_it_were_not_there(tmp_path):
         (changed(managedResources=resource("cpu.example/x", False)), "no_extender", "extenders", 1),
         (changed(bindVerb=None), "no_bind_verb", "extenders[0].bindVerb", 1),
         (changed(filterVerb=None), "no_filter_verb", "extenders[0].filterVerb", 0),
+        (
+            changed(prioritizeVerb=None),
+            "no_prioritize_verb",
+            "extenders[0].prioritizeVerb",
+            0,
+        ),
         (changed(preemptVerb=None), "no_preempt_verb", "extenders[0].preemptVerb", 0),
         (changed(ignorable=True), "ignorable", "extenders[0].ignorable", 1),
         (changed(nodeCacheCapable=False), "whole_nodes", "extenders[0].nodeCacheCapable", 0),
@@ -204,7 +210,7 @@ def test_a_key_that_stands_twice_is_named_with_its_line(tmp_path):
         ("[" * 5000, "not YAML"),
         ("", "Expected `object`"),
         ("kind: Policy\napiVersion: v1\n", "v1 Policy in place of kubescheduler.config.k8s.io/v1"),
-        (STANZA.replace("weight: 1", "ignorable: maybe"), "$.extenders[0].ignorable"),
+        (STANZA.replace("weight: 100", "ignorable: maybe"), "$.extenders[0].ignorable"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_it(tmp_path, text, message):

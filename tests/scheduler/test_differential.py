@@ -17,6 +17,7 @@ from tests.scheduler.generated import (
     ModelNode,
     preempted,
     promised,
+    scaled,
     states,
     wishes,
 )
@@ -107,8 +108,8 @@ def test_filter_and_bind_answer_as_the_placement_does(system, data):
         taken, refused = served.filter(pod, NAMES)
         assert taken == fitting
         assert refused == {name: placements[name] for name in NAMES if name not in fitting}
-        scores = {name: node.answer(scheme, demand, NOW)[1] for name, node in model.items()}
-        assert served.scores(pod, NAMES) == scores
+        answers = [model[name].answer(scheme, demand, NOW) for name in NAMES]
+        assert list(served.scores(pod, NAMES).values()) == scaled(answers)
         if fitting:
             node = data.draw(st.sampled_from(fitting))
             assert not served.bind(served.api.store(pod).ref, node)

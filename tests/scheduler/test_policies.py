@@ -52,7 +52,7 @@ class Policed(Served):
         return self.scores(pod, NAMES)
 
 
-BINPACK, SPREAD = {"idle": 1, "used": 5}, {"idle": 9, "used": 5}
+BINPACK, SPREAD = {"idle": 0, "used": 10}, {"idle": 10, "used": 0}
 """With the pod an eighth of the idle node is in use, and half of the other one."""
 
 

@@ -15,6 +15,7 @@ from tests.scheduler.generated import (
     ModelNode,
     preempted,
     promised,
+    scaled,
     states,
     wishes,
 )
@@ -250,7 +251,7 @@ class Remembered(RuleBasedStateMachine):
             ]
             if number == self.steps % 2:
                 scores = self.served.scores(probe, NAMES)
-                assert [scores[name] for name in NAMES] == [score for _, score in answers]
+                assert [scores[name] for name in NAMES] == scaled(answers)
             if is_waiting:
                 self.now += UNDER_WAY_SECONDS + 1  # it stays, and is bound no more
             else:

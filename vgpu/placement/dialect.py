@@ -20,9 +20,6 @@ from vgpu.placement.result import (
     PlacementResult,
 )
 
-BEST_SCORE: Final = 10
-"""Maximum score of a node (kube-scheduler, MaxExtenderPriority)."""
-
 SPREAD: Final = "spread"
 BINPACK: Final = "binpack"
 
@@ -36,15 +33,15 @@ class PlacementDialect(Protocol):
         """Why the node does not take the pod; None if it does."""
         ...
 
-    def score(self, demand: PodDemand, node: CandidateNode) -> int:
-        """The node's score of 0 to :data:`BEST_SCORE`; 0 if it does not take the pod."""
+    def score(self, demand: PodDemand, node: CandidateNode) -> float:
+        """How well the node suits the pod, from 0 to 1; 0 if it does not take the pod."""
         ...
 
     def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
         """The GPUs of each container of the pod, or why the node does not take it."""
         ...
 
-    def rank(self, demand: PodDemand, placement: Placement) -> int:
+    def rank(self, demand: PodDemand, placement: Placement) -> float:
         """:meth:`score` of a node whose placement is known."""
         ...
 
@@ -64,20 +61,19 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         result = self.choose(demand, node)
         return result if isinstance(result, PlacementRefusal) else None
 
-    def score(self, demand: PodDemand, node: CandidateNode) -> int:
+    def score(self, demand: PodDemand, node: CandidateNode) -> float:
         """:meth:`rank`, or 0 if the node does not take the pod."""
         result = self.choose(demand, node)
-        return 0 if isinstance(result, PlacementRefusal) else self.rank(demand, result)
+        return 0.0 if isinstance(result, PlacementRefusal) else self.rank(demand, result)
 
-    def rank(self, demand: PodDemand, placement: Placement) -> int:
+    def rank(self, demand: PodDemand, placement: Placement) -> float:
         """By the part of the node's GPU memory and cores that is in use with the pod."""
         return self.rank_of(demand, fullness(placement.gpus))
 
-    def rank_of(self, demand: PodDemand, full: float) -> int:
+    def rank_of(self, demand: PodDemand, full: float) -> float:
         """The score of a node of this :func:`fullness` with the pod."""
-        score = round(BEST_SCORE * full)
         policy = demand.wishes.node_policy or self.node_policy
-        return BEST_SCORE - score if policy == SPREAD else score
+        return 1.0 - full if policy == SPREAD else full
 
     def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
         """The GPUs of each container, in the pod's order."""

@@ -118,7 +118,7 @@ extenders:
     prioritizeVerb: prioritize
     preemptVerb: preempt
     bindVerb: bind
-    weight: 1
+    weight: 100
     nodeCacheCapable: true
     httpTimeout: 5s
     {{- if include "vgpu.scheduler.isLocked" . }}
