@@ -7,7 +7,7 @@ from scheduler.bind.locks_and_labels import EXPIRY_SECONDS, RECENT_SECONDS, rece
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
-from tests.support.registers import hami_register, volcano_register
+from tests.support.registers import HAMI, hami_register, hami_text, volcano_register
 from vgpu.apiserver.connection import ClusterError
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
@@ -82,6 +82,35 @@ def test_the_node_is_locked_before_the_binding_until_the_plugin_releases_it(lock
     assert len(locked.api.locks_at_bind) == 1
     locked.api.annotate({locked.key: None})  # the plugin has answered Allocate
     locked.bound("b")
+
+
+@pytest.mark.parametrize(
+    ("register", "reason"),
+    [
+        (hami_register("GPU-0", plugin=None), BindFailure.NEEDS_LOCK),
+        ({HAMI: hami_text("GPU-0")}, BindFailure.NEEDS_LOCK),
+        (hami_register("GPU-0"), ""),
+    ],
+    ids=["HAMi's plugin", "an older one of HAMi's", "ours"],
+)
+def test_without_locks_no_pod_is_bound_to_a_node_of_hamis_own_plugin(register, reason):
+    node = Node("n1", "1", annotations=register)
+    with Served(ModelApi(node)) as served:
+        served.cache.set_node("n1", node)
+        pod = Pod(PodRef("uid-a", "ns", "a"), containers=(Container("main", REQUESTS["hami"]),))
+        assert served.bind(served.api.store(pod).ref, "n1") == reason
+        assert not reason or "--original-plugin" in served.error
+        assert bool(served.cache.reservations(NOW + 1)) == (not reason)
+        other = structs.replace(node, annotations=hami_register("GPU-0"))
+        served.cache.set_node("n1", other)
+        assert not served.bind(pod.ref, "n1")
+
+
+def test_with_locks_a_pod_is_bound_to_a_node_of_hamis_own_plugin(hami):
+    original = structs.replace(hami.api.stored, annotations=hami_register("GPU-0", plugin=None))
+    hami.cache.set_node("n1", original)
+    hami.pod("a")
+    hami.bound("a")
 
 
 def test_a_binding_that_was_surely_refused_releases_the_lock(locked):

@@ -139,6 +139,7 @@ def test_gpus_are_registered_as_the_plugins_do_it():
             "type": "NVIDIA-NVIDIA L40S",
             "mode": "mig",
             "health": True,
+            "plugin": "vgpu",
         },
         {
             "id": "GPU-b",
@@ -148,6 +149,7 @@ def test_gpus_are_registered_as_the_plugins_do_it():
             "devcore": 100,
             "type": "NVIDIA-T4",
             "mode": "mig",
+            "plugin": "vgpu",
         },
     ]
 

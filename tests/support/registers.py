@@ -7,8 +7,11 @@ VOLCANO = "volcano.sh/node-vgpu-register"
 
 
 def hami_gpu(uuid, index=0, *, split=10, mib=16384, model="NVIDIA-Tesla T4", **changes):
-    """A GPU of HAMi's register in JSON."""
-    return {
+    """A GPU of HAMi's register in JSON, as our plugin writes it.
+
+    With ``plugin=None`` it is as HAMi's own plugin writes it.
+    """
+    gpu = {
         "id": uuid,
         "index": index,
         "count": split,
@@ -17,8 +20,10 @@ def hami_gpu(uuid, index=0, *, split=10, mib=16384, model="NVIDIA-Tesla T4", **c
         "type": model,
         "mode": "hami-core",
         "health": True,
+        "plugin": "vgpu",
         **changes,
     }
+    return {key: value for key, value in gpu.items() if value is not None}
 
 
 def hami_register(*uuids, **changes):

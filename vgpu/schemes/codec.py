@@ -226,6 +226,10 @@ class SchemeCodec(Protocol):
         """The node locks in force. Raises ClaimError."""
         ...
 
+    def needs_lock(self, node: Node) -> bool:
+        """Whether the node has a plugin that finds a pod by the node's lock only."""
+        ...
+
     def handshake(self, node: Node) -> Handshake | None:
         """The last heartbeat between plugin and scheduler. Raises ClaimError."""
         ...
@@ -309,6 +313,10 @@ class BaseCodec(msgspec.Struct, frozen=True):
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
         """None: the system does not lock nodes."""
         return ()
+
+    def needs_lock(self, node: Node) -> bool:  # noqa: ARG002  # no node
+        """False: the plugin finds a pod without a lock."""
+        return False
 
     def handshake(self, node: Node) -> Handshake | None:  # noqa: ARG002  # there is none
         """None: scheduler and plugin have no heartbeat."""

@@ -315,6 +315,10 @@ class Volcano(BaseCodec, frozen=True):
         """The node locks in force; a lock that cannot be read is still one."""
         return volcano_node.locks(node, self.key_set)
 
+    def needs_lock(self, node: Node) -> bool:
+        """Whether HAMi's own plugin has registered the node's GPUs."""
+        return volcano_node.is_of_original_plugin(node, self.key_set)
+
     def handshake(self, node: Node) -> Handshake | None:
         """The last heartbeat between plugin and scheduler. Raises ClaimError."""
         return volcano_node.handshake(node, self.key_set)

@@ -31,6 +31,11 @@ from vgpu.schemes.volcano.text import (
 VENDOR: Final = "NVIDIA-"
 """In front of a GPU's model in its registered type."""
 
+OUR_PLUGIN: Final = "vgpu"
+"""What our plugin writes as ``plugin`` of a GPU. HAMi's readers ignore fields that they do not know
+(``UnMarshalNodeDevices`` of pkg/device/devices.go), and HAMi's plugin writes the register when it
+starts (``RegisterInAnnotation`` of nvinternal/plugin/register.go, v2.10.0): the field is gone."""
+
 _REMEMBERED: Final = 8
 """Number of nodes whose registered GPUs are remembered; an annotation has at most 256 KiB."""
 
@@ -65,6 +70,7 @@ class Registration(
         numa: its NUMA node.
         mode: how it is shared, hami-core or mig.
         healthy: whether new shares may go there.
+        plugin: :data:`OUR_PLUGIN`, "" for an original's; in JSON only.
     """
 
     uuid: str = ""
@@ -76,6 +82,7 @@ class Registration(
     numa: int = 0
     mode: str = ""
     healthy: bool = False
+    plugin: str = ""
 
 
 _WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
@@ -255,8 +262,20 @@ def pair_scores(node: Node) -> dict[str, dict[str, int]]:
     return {each.uuid: each.score for each in scores}
 
 
+def is_of_original_plugin(node: Node, key_set: KeySet) -> bool:
+    """Whether another plugin than ours has registered the node's GPUs; only JSON shows it.
+
+    False where the register cannot be read: that is no evidence.
+    """
+    try:
+        gpus = registrations(node, key_set) if key_set.json else ()
+    except ClaimError:
+        return False
+    return any(gpu.plugin != OUR_PLUGIN for gpu in gpus)
+
+
 def registered(device: Device, unit: int, mode: str = HAMI_CORE, numa: int = 0) -> Registration:
-    """A device as its plugin registers it; memory is rounded down to whole units."""
+    """A device as our plugin registers it; memory is rounded down to whole units."""
     return Registration(
         uuid=device.uuid,
         index=device.index,
@@ -267,6 +286,7 @@ def registered(device: Device, unit: int, mode: str = HAMI_CORE, numa: int = 0) 
         numa=numa,
         mode=mode,
         healthy=device.healthy,
+        plugin=OUR_PLUGIN,
     )
 
 
