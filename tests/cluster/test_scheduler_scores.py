@@ -4,12 +4,11 @@ import json
 from collections import Counter
 
 import pytest
-import yaml
 
 from tests.cluster.extending import Extender, ExtenderProxy, kube_scheduler, make_node
 from tests.cluster.placing import Placing
 from tests.cluster.scheduler_bed import bed
-from tests.scheduler.scheduler_configs import STANZA
+from tests.scheduler.scheduler_configs import WEIGHT
 from tests.support.bed import objects
 from tests.support.registers import HAMI, hami_gpu
 
@@ -18,8 +17,6 @@ __all__ = ["bed"]
 GPUS, NODES, PODS = 8, 4, 16
 ASKED = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
 NODE_POLICY = "hami.io/node-scheduler-policy"
-
-(WEIGHT,) = {extender["weight"] for extender in yaml.safe_load(STANZA)["extenders"]}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from tests.support.environment import ROOT
 
 PAGE = (ROOT / "docs" / "scheduler.md").read_text()
 STANZA = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
+WEIGHT = yaml.safe_load(STANZA)["extenders"][0]["weight"]
 
 LONGEST_DOMAIN = "a" + ".".join(["a" * 60] * 4)
 """244 characters: a ResourceQuota has "requests." before it, and 253 are allowed."""
