@@ -144,11 +144,12 @@ bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a bud
 	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" \
 	  "exporter.py --sizes 80 --no-peer --scheme nvidia" freshness.py storage.py decode.py ledger.py \
 	  inspection.py explain.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py \
-	  fragmentation.py fit.py tokens.py; do \
+	  "fragmentation.py --by-rule" fit.py tokens.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000"), a busy node and the scheduler
-	@status=0; for one in "cluster.py $(ARGS)" plugin_admission.py "scheduler_cluster.py $(SCHEDULER_ARGS)"; do \
+	@status=0; for one in "cluster.py $(ARGS)" plugin_admission.py "scheduler_cluster.py $(SCHEDULER_ARGS)" \
+	  scheduler_locks.py fragmentation.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated

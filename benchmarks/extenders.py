@@ -14,6 +14,13 @@ from tests.cluster.extending import Extender
 MODES = {"null": None, "single": ("--single",), "leases": ()}
 """Our flags by the name of the extender; the null extender decides nothing."""
 
+FLAGS = {
+    **MODES,
+    "locks": ("--original-plugin",),
+    "single-locks": ("--single", "--original-plugin"),
+}
+"""The same, with the locks of nodes that original device plugins need."""
+
 NULL_EXTENDER = Path(__file__).with_name("null_extender.py")
 
 
@@ -46,7 +53,7 @@ class Running(NamedTuple):
 def extending(cluster, folder, mode, *, rejects=False):
     """An extender."""
     if mode != "null":
-        extender = Extender(cluster, folder, *MODES[mode])
+        extender = Extender(cluster, folder, *FLAGS[mode])
         started = time.perf_counter()
         with extender:
             yield Running(extender.port, extender.daemon.pid, time.perf_counter() - started)

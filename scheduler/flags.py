@@ -162,7 +162,7 @@ class CertificateName(click.ParamType[str]):
 class SchedulerOptions(msgspec.Struct, frozen=True):
     """The flags of the command that are not the web server's.
 
-    ``request_timeout`` is in seconds; units are in bytes.
+    Timeouts are in seconds; units are in bytes.
     """
 
     kubeconfig: str
@@ -175,6 +175,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     is_single: bool = False
     has_original_plugin: bool = False
     offers_best: bool = False
+    http_timeout: float = 0.0
     enforces_quotas: bool = True
     client_sans: tuple[str, ...] = ()
     page_sans: tuple[str, ...] = ()
@@ -196,6 +197,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["single"],
             params["original_plugin"],
             params["best_node_only"],
+            params["http_timeout"],
             not params["no_quotas"],
             params["client_sans"],
             params["page_sans"],

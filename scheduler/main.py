@@ -13,6 +13,7 @@ import msgspec
 
 from scheduler.bind.binder import SETTLE_SECONDS, PodBinder
 from scheduler.bind.commit import CacheCommitter, Committer, LeaseCommitter
+from scheduler.bind.lock_queue import LockQueue
 from scheduler.bind.locks_and_labels import (
     NodeLabel,
     NodeLocker,
@@ -38,7 +39,7 @@ from vgpu.kube.kept_keys import keep_also
 from vgpu.metrics.family import FamilyTable
 from vgpu.model.documentation import page
 from vgpu.placement.dialects import scheduler_schemes
-from vgpu.program.flags import MemoryUnit, composed, log_flags
+from vgpu.program.flags import Duration, MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.kube_flags import connected, kubeconfig_flags
 from vgpu.program.nvidia_flag import nvidia_resource_flag
@@ -70,6 +71,9 @@ seconds."""
 
 EVENTS_SECONDS: Final = 1.0
 """Maximum time to wait at the end for events that are not written yet, in seconds."""
+
+LOCK_PART: Final = 0.6
+"""Part of kube-scheduler's timeout for which a bind waits for a lock; its writes need the rest."""
 
 REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
@@ -114,6 +118,16 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     is_flag=True,
     help="Lock the node of each pod of HAMi and Volcano, as their own device plugins need it. Ours"
     " does not: with locks one pod of a node is bound at a time.",
+)
+@click.option(
+    "--extender.http-timeout",
+    "http_timeout",
+    type=Duration(),
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="httpTimeout of kube-scheduler's configuration: with --original-plugin a bind waits up to"
+    " 60 % of it for the lock of its node.",
 )
 @click.option(
     "--best-node-only",
@@ -276,6 +290,7 @@ class Scheduler:
         cache: what is known of the cluster.
         holder, labeler, reliever, waker: threads with a queue each, from :meth:`start` on: GPUs to
             hold, labels to set, namespaces and nodes whose rejected pods may be woken.
+        locks: the binds that wait for locks of nodes.
         metrics, events: the counters, and the events of rejected pods.
     """
 
@@ -301,9 +316,13 @@ class Scheduler:
             lambda *held: self.holder.add(held),
             self._relieve,
             offers_best=options.offers_best,
+            avoids_locked=options.has_original_plugin,
         )
         self.waker = Waker(api, self.cache, changed, clock)
-        self._informers = ClusterInformers(api, self.cache, quotas=options.enforces_quotas)
+        self.locks = LockQueue(LOCK_PART * options.http_timeout)
+        self._informers = ClusterInformers(
+            api, self.cache, quotas=options.enforces_quotas, node_seen=self.locks.note_event
+        )
         namespace = options.lease_namespace
         self._presence = ReplicaPresence(
             api, namespace, socket.gethostname(), fail, is_single=options.is_single
@@ -321,7 +340,7 @@ class Scheduler:
             self.cache,
             clock,
             committer=committer,
-            locker=NodeLocker(api, clock) if options.has_original_plugin else None,
+            locker=NodeLocker(api, clock, self.locks) if options.has_original_plugin else None,
             label=self.labeler.add,
         )
         self._preemptor = Preemptor(api, self.cache, self.complaint)
@@ -367,6 +386,7 @@ class Scheduler:
     def stop(self) -> None:
         """Stop following it."""
         self._ending.set()
+        self.locks.close()
         self.waker.stop()
         self.holder.stop()
         self.labeler.stop()

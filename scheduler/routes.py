@@ -63,6 +63,9 @@ VERSION: Final = "0.1.0"
 GPUSHARE: Final = "gpushare"
 """The sharing system of the inspect page."""
 
+Answer = Callable[[HttpRequest], tuple[bytes, bool]]
+"""The body of the answer to a verb, and whether it is a success."""
+
 _JSON: Final = (("Content-Type", "application/json"),)
 
 _TEXT: Final = (("Content-Type", "text/plain"),)
@@ -89,27 +92,27 @@ def extender_routes(
     client of the port.
     """
 
-    def filter_nodes(body: bytes) -> tuple[bytes, bool]:
-        query = read_query(body, extender.known_pod)
+    def filter_nodes(request: HttpRequest) -> tuple[bytes, bool]:
+        query = read_query(request.body, extender.known_pod)
         answer = extender.filter(query)
         return write_filter(answer, query.sent), not answer.error
 
-    def prioritize(body: bytes) -> tuple[bytes, bool]:
-        query = read_query(body, extender.known_pod)
+    def prioritize(request: HttpRequest) -> tuple[bytes, bool]:
+        query = read_query(request.body, extender.known_pod)
         return write_scores(query.names, extender.prioritize(query)), True
 
-    def preempt(body: bytes) -> tuple[bytes, bool]:
-        return write_victims(preemptor.preempt(read_preemption(body))), True
+    def preempt(request: HttpRequest) -> tuple[bytes, bool]:
+        return write_victims(preemptor.preempt(read_preemption(request.body))), True
 
-    def bind(body: bytes) -> tuple[bytes, bool]:
-        binding = read_binding(body)
+    def bind(request: HttpRequest) -> tuple[bytes, bool]:
+        binding = read_binding(request.body)
         ref = PodRef(binding.pod_uid, binding.pod_namespace, binding.pod_name)
-        error = extender.bind(ref, binding.node)
+        error = extender.bind(ref, binding.node, request.client_left)
         return write_error(error), not error
 
     def query(
         name: Verb,
-        answer: Callable[[bytes], tuple[bytes, bool]],
+        answer: Answer,
         failure: Callable[[str], bytes],
         too_long: bytes,
     ) -> Route:
@@ -143,7 +146,7 @@ def _no_victims(error: str) -> bytes:
 
 def _handler(
     verb: Verb,
-    answer: Callable[[bytes], tuple[bytes, bool]],
+    answer: Answer,
     failure: Callable[[str], bytes],
     metrics: SchedulerMetrics,
 ) -> Handler:
@@ -151,7 +154,7 @@ def _handler(
         started = time.monotonic()
         is_success = False
         try:
-            body, is_success = answer(request.body)
+            body, is_success = answer(request)
         except SourceError as error:
             body = failure(str(error))
         except Exception:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.bind.commit import LOST_SECONDS, CacheCommitter, Committer, KeyLocks
+from scheduler.bind.lock_queue import Patience
 from scheduler.bind.locks_and_labels import NodeLabel, NodeLocker, missing_label
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.reservations import PodReservation, reservation_annotations
@@ -80,19 +81,21 @@ class PodBinder:
         self._pods = KeyLocks()
         self._lost: dict[tuple[str, str], float] = {}
 
-    def bind(self, ref: PodRef, node: str) -> None:
+    def bind(self, ref: PodRef, node: str, client_left: Callable[[], bool] = lambda: False) -> None:
         """Bind the pod to the node, or return if it is bound there. Raises BindError.
 
-        Of two calls for one pod the second waits for the first.
+        Of two calls for one pod the second waits for the first. ``client_left`` ends the wait for
+        the lock of a node.
         """
         self._cache.note_bind(ref.uid, node)
         try:
-            self._bind_alone(ref, node)
+            patience = self._locker.queue.patience(client_left) if self._locker else None
+            self._bind_alone(ref, node, patience)
         except BindError:
             self._cache.note_unbound(ref.uid)
             raise
 
-    def _bind_alone(self, ref: PodRef, node: str) -> None:
+    def _bind_alone(self, ref: PodRef, node: str, patience: Patience | None) -> None:
         with self._pods.alone(ref.uid):
             pod = self._cache.pod(ref.namespace, ref.name)
             for _ in range(TRIES):
@@ -107,7 +110,7 @@ class PodBinder:
                 if pod.deleted_at is not None:
                     self._end_unless_lost(ref, node)
                     raise BindError(BindFailure.GONE, f"{_name(ref)} is being deleted")
-                if self._write(pod, node):
+                if self._write(pod, node, patience):
                     return
                 pod = None
             self._end_unless_lost(ref, node)
@@ -169,7 +172,7 @@ class PodBinder:
         if pod.node != node:
             raise BindError(BindFailure.BOUND_ELSEWHERE, f"already assigned to node {pod.node}")
 
-    def _write(self, pod: Pod, node: str) -> bool:
+    def _write(self, pod: Pod, node: str, patience: Patience | None) -> bool:
         """Decide and write; returns whether the pod is bound, False if it has changed meanwhile.
 
         Raises BindError.
@@ -178,7 +181,9 @@ class PodBinder:
         if not isinstance(demand, PlacementRefusal):
             scheme, request = demand
             self._check_lock(scheme, node)
-            text = self._locker.take(scheme, pod.ref, node) if self._locker else ""
+            text = ""
+            if self._locker is not None and patience is not None:
+                text = self._locker.take(scheme, pod.ref, node, patience)
             is_bound = False
             try:
                 annotations, fields = self._decide(scheme, request, pod, node)

@@ -5,6 +5,9 @@ plugin, and Volcano's where its scheduler locks nodes, serve one pod of a node a
 scheduler locks the node before it binds, and the plugin releases the lock when it has answered
 Allocate. Our plugin needs no lock, so that locks are taken with ``--original-plugin`` only.
 
+A bind waits for the lock of another pod until the plugin releases it, which an event of the node
+shows: a bind that fails costs its pod a back-off of kube-scheduler.
+
 A lock is taken over only from a pod that the plugin cannot be serving any more. It is released here
 only if the API server has surely not bound the pod.
 
@@ -17,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from scheduler.bind.lock_queue import LockQueue, Patience
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef
@@ -26,9 +30,6 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.schemes.codec import NodeLock
 
 log = logging.getLogger(__name__)
-
-EXPIRY_SECONDS: Final = 300.0
-"""Age at which a lock that does not name its pod is void, in seconds; the originals' own."""
 
 LONGEST_VALUE: Final = 63
 """Maximum length of a label's value, in characters; names of nodes may be longer."""
@@ -65,20 +66,41 @@ class NodeLockApi(Protocol):
 class NodeLocker:
     """Takes and releases locks. Any thread may call every method."""
 
-    def __init__(self, api: NodeLockApi, clock: Callable[[], float]) -> None:
-        """``clock`` returns unix seconds."""
+    def __init__(
+        self, api: NodeLockApi, clock: Callable[[], float], queue: LockQueue | None = None
+    ) -> None:
+        """``clock`` returns unix seconds; without a queue no bind waits."""
         self._api = api
         self._clock = clock
+        self.queue = queue or LockQueue(0.0)
 
-    def take(self, scheme: SchedulerScheme, pod: PodRef, node: str) -> str:
-        """Lock the node for the pod; returns the text of a new lock.
+    def take(
+        self,
+        scheme: SchedulerScheme,
+        pod: PodRef,
+        node: str,
+        patience: Patience,
+    ) -> str:
+        """Lock the node for the pod, and wait for that; returns the text of a new lock.
 
         That is "" if the system has no locks, or if the pod has the lock already: an earlier
-        binding may be on its way. Raises BindError if the node is locked for another pod.
+        binding may be on its way. Raises BindError if the node stays locked for another pod.
         """
-        row = scheme.dialect_row
-        if not row.lock:
+        if not scheme.dialect_row.lock:
             return ""
+        with self.queue.turn(node, patience) as turn:
+            while turn is not None:
+                seen = turn.seen
+                text = self._try(scheme, pod, node)
+                if text is not None:
+                    return text
+                if not turn.wait_for_event(seen):
+                    break
+        raise BindError(BindFailure.NODE_LOCKED, BindFailure.NODE_LOCKED.explanation)
+
+    def _try(self, scheme: SchedulerScheme, pod: PodRef, node: str) -> str | None:
+        """As :meth:`take`, without waiting; None if the node is locked for another pod."""
+        row = scheme.dialect_row
         try:
             for _ in range(_TRIES):
                 locked = self._api.node(node)
@@ -86,7 +108,7 @@ class NodeLocker:
                 if lock is not None and lock.owner == (pod.namespace, pod.name):
                     return ""
                 if lock is not None and not self._is_void(lock, node):
-                    raise BindError(BindFailure.NODE_LOCKED, BindFailure.NODE_LOCKED.explanation)
+                    return None
                 text = row.lock_text(self._clock(), pod)
                 if self._patch(locked, row.lock, text):
                     log.info("node locked", extra={"node": node, "pod": pod.key})
@@ -113,7 +135,7 @@ class NodeLocker:
     def _is_void(self, lock: NodeLock, node: str) -> bool:
         """Whether the plugin cannot be serving the lock's pod any more."""
         if lock.owner is None:
-            return lock.since is not None and lock.since <= self._clock() - EXPIRY_SECONDS
+            return lock.is_expired(self._clock())
         try:
             owner = self._api.pod(*lock.owner)
         except ClusterError as error:
@@ -121,7 +143,7 @@ class NodeLocker:
                 return True
             raise
         if not owner.node:  # no binding is on its way after so long
-            return lock.since is not None and lock.since <= self._clock() - EXPIRY_SECONDS
+            return lock.is_expired(self._clock())
         return owner.node != node or owner.terminal or owner.phase == RUNNING
 
     def _patch(self, node: Node, key: str, text: str | None) -> bool:

@@ -46,12 +46,16 @@ class ClusterInformers:
         clock: Callable[[], float] = time.monotonic,
         *,
         quotas: bool = True,
+        node_seen: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``clock`` returns seconds that never go back.
+
+        ``node_seen`` is called with the name of a node after each event.
 
         Without ``quotas`` neither Namespaces nor ResourceQuotas are read, and no quota is known.
         """
         self._reads_quotas = quotas
+        self._node_seen = node_seen
         self._clock = clock
         self._cache = cache
         self._fed: set[str] = set()
@@ -192,6 +196,7 @@ class ClusterInformers:
     def _node(self, key: str) -> None:
         node = self.nodes.get(key)
         self._cache.set_node(key, None if isinstance(node, MalformedObject) else node)
+        self._node_seen(key)
 
     def _quota(self, key: str) -> None:
         namespace, _, name = key.partition("/")

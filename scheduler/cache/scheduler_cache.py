@@ -61,12 +61,14 @@ class SchedulerCache:
         relieved: Callable[[str], object] = lambda _: None,
         *,
         offers_best: bool = False,
+        avoids_locked: bool = False,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
         ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
         chosen the node to preempt others there. ``relieved`` is called with each namespace whose
-        quota may admit more pods. With ``offers_best`` filter has no other nodes than the best.
+        quota may admit more pods. With ``offers_best`` filter has no other nodes than the best,
+        with ``avoids_locked`` none whose plugin serves another pod while others fit.
         """
         self.schemes = tuple(schemes)
         self._unserved = frozenset[str]().union(*(scheme.unserved for scheme in self.schemes))
@@ -82,7 +84,13 @@ class SchedulerCache:
             forget=changed_nodes.add,
         )
         by_name = {scheme.row.name: scheme for scheme in self.schemes}
-        self._filter = PodFilter(by_name, self._state, changed_nodes, offers_best=offers_best)
+        self._filter = PodFilter(
+            by_name,
+            self._state,
+            changed_nodes,
+            offers_best=offers_best,
+            avoids_locked=avoids_locked,
+        )
         self._nodes = self._filter.nodes
         self._nominated = nominated
         self._preempted = Preemptions()

@@ -5,6 +5,7 @@ into a quota that was relieved.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
@@ -208,15 +209,18 @@ class PodFilter:
         changed: set[str],
         *,
         offers_best: bool = False,
+        avoids_locked: bool = False,
     ) -> None:
         """The first arguments are those of :class:`NodeFilter`.
 
         ``offers_best`` leaves the best of the nodes that take a pod, for a kube-scheduler that asks
-        for no scores.
+        for no scores. ``avoids_locked`` leaves nodes out that other pods wait for while others
+        fit, for device plugins that serve one pod of a node at a time.
         """
         self._schemes = schemes
         self._state = state
         self._offers_best = offers_best
+        self._avoids_locked = avoids_locked
         self.nodes = NodeFilter(schemes, state, changed)
         self.quotas = QuotaFilter(state, self.nodes)
         self.under_way = PodsUnderWay()
@@ -255,6 +259,8 @@ class PodFilter:
             chosen = [name for name in fitting if name not in kept] or fitting
         if chosen is not fitting:
             refused = refused.and_also(dict.fromkeys(kept, _TAKEN))
+        if self._avoids_locked and len(chosen) > 1:
+            chosen = self._least_awaited(scheme, demand, chosen, now)
         if self._offers_best and len(chosen) > 1:
             scores = self.scores(shape, demand, chosen, now)
             chosen = (chosen[scores.index(BEST_SCORE)],)
@@ -276,6 +282,22 @@ class PodFilter:
         answers = self.nodes.answers_beside(newest, names, shape, demand, now)
         scores = extender_scores(answer.score for answer in answers if answer.refusal is None)
         return [scores[answer.score] if answer.refusal is None else 0 for answer in answers]
+
+    def _least_awaited(
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str], now: float
+    ) -> Sequence[str]:
+        """The nodes with the fewest pods that are to be served before this one."""
+        if not scheme.dialect_row.lock:
+            return names
+        newest = self.under_way.newest(demand.pod.uid, now)
+        awaited = Counter(pod.node for pod in newest if pod.node)
+        own = demand.pod.namespace, demand.pod.name
+        for name in names:
+            cached = self._state.nodes.get(name)
+            locks = scheme.codec.locks(cached.node) if cached and cached.node else ()
+            awaited[name] += any(lock.owner != own and not lock.is_expired(now) for lock in locks)
+        least = min(awaited[name] for name in names)
+        return [name for name in names if awaited[name] == least]
 
     def take_rejected(self, name: str, now: float) -> list[RejectedPod]:
         """Forget and return the rejected pods that fit on a node now."""

@@ -169,13 +169,16 @@ class Extender:
             return (0,) * len(query.names)
         return self._cache.scores(*demand, query.names)
 
-    def bind(self, pod: PodRef, node: str) -> str:
-        """Bind the pod; returns why it is not bound, "" if it is."""
+    def bind(self, pod: PodRef, node: str, client_left: Callable[[], bool] = lambda: False) -> str:
+        """Bind the pod; returns why it is not bound, "" if it is.
+
+        ``client_left`` is whether kube-scheduler waits no more.
+        """
         complaint = self._complaint()
         if complaint:
             return NOT_READY + complaint
         try:
-            self._binder.bind(pod, node)
+            self._binder.bind(pod, node, client_left)
         except BindError as error:
             self._metrics.note_bind_failure(error.reason)
             return str(error)

@@ -303,10 +303,12 @@ def test_an_original_plugin_finds_the_lock_of_its_pod_before_the_next_one_is_bou
         assert extender.post("/bind", bind_body(first, "hami-l")) == {"Error": ""}
         text = bed.client.get(node)["metadata"]["annotations"][lock]
         assert text.split(",")[1:] == [bed.namespace, "l0"]
-        waits = extender.post("/bind", bind_body(second, "hami-l"))
-        assert waits == {"Error": "the node is locked for another pod until it has its GPUs"}
-        bed.client.patch(node, {"metadata": {"annotations": {lock: None}}})
-        assert extender.post("/bind", bind_body(second, "hami-l")) == {"Error": ""}
+        with ThreadPoolExecutor(1) as threads:
+            waits = threads.submit(extender.post, "/bind", bind_body(second, "hami-l"))
+            bed.client.patch(node, {"metadata": {"annotations": {lock: None}}})
+            assert waits.result() == {"Error": ""}
+        text = bed.client.get(node)["metadata"]["annotations"][lock]
+        assert text.split(",")[1:] == [bed.namespace, "l1"]
 
 
 def refused(extender, line):

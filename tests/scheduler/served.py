@@ -88,6 +88,7 @@ class Served:
         leases=False,
         locks=False,
         best_node_only=False,
+        http_timeout=0.0,
     ):
         self.api = api if api is not None else ModelApi()
         self.time = clock
@@ -101,6 +102,7 @@ class Served:
             is_single=not leases,
             has_original_plugin=locks,
             offers_best=best_node_only,
+            http_timeout=http_timeout,
         )
         self.program = Unattached(
             self.api, options, lambda *_: lambda _: plain(200, ""), clock=clock
@@ -121,6 +123,7 @@ class Served:
         self.close()
 
     def close(self):
+        self.program.locks.close()
         self._connection.close()
         self.server.stop()
         self.program.events.finish(WAIT_SECONDS)
@@ -186,6 +189,11 @@ class Served:
         return self.program.metrics.counts()
 
     # ------------------------------------------------------------ what its threads do
+
+    def show_node(self, node):
+        """An event of a node."""
+        self.cache.set_node(node.name, node)
+        self.program.locks.note_event(node.name)
 
     def show(self, name, pod):
         """An event of a pod; what it makes the program hold is written."""

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from scheduler.bind.locks_and_labels import EXPIRY_SECONDS, RECENT_SECONDS, recent_missing_labels
+from scheduler.bind.locks_and_labels import RECENT_SECONDS, recent_missing_labels
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
@@ -11,6 +11,7 @@ from tests.support.registers import HAMI, hami_register, hami_text, volcano_regi
 from vgpu.apiserver.connection import ClusterError
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
+from vgpu.schemes.codec import EXPIRY_SECONDS
 
 LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
 SINCE = "1970-01-12T13:46:40Z"  # NOW

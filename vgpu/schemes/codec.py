@@ -57,6 +57,10 @@ class Slot(msgspec.Struct, frozen=True, gc=False, order=True):
     ordinal: int
 
 
+EXPIRY_SECONDS: Final = 300.0
+"""Age at which a lock that does not name its pod is void, in seconds; the originals' own."""
+
+
 class NodeLock(msgspec.Struct, frozen=True, gc=False):
     """A lock that a scheduler keeps on a node while one pod is being served.
 
@@ -68,6 +72,10 @@ class NodeLock(msgspec.Struct, frozen=True, gc=False):
     text: str
     since: float | None
     owner: tuple[str, str] | None = None
+
+    def is_expired(self, now: float) -> bool:
+        """Whether the lock is so old that no binding for it is on its way."""
+        return self.since is not None and self.since <= now - EXPIRY_SECONDS
 
 
 class HandshakeState(StrEnum):

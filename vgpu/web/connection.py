@@ -193,6 +193,13 @@ class ClientConnection:
         except (OSError, ValueError):  # closed meanwhile
             return True
 
+    def client_left(self) -> bool:
+        """Whether the client sends no more: it waits for no answer. From any thread."""
+        try:
+            return self._poll(select.POLLRDHUP, 0)
+        except (OSError, ValueError):  # closed meanwhile
+            return True
+
     def drop(self) -> None:
         """Give up waiting for the client. From any thread."""
         if self._writes:

@@ -37,6 +37,10 @@ _STATUS_LINES = {
 }
 
 
+def _stays() -> bool:
+    return False
+
+
 class HttpRequest(msgspec.Struct, frozen=True):
     """One request.
 
@@ -46,6 +50,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         query: what follows ``?``, raw.
         headers: lower-case name -> value; repeated headers are joined by ``", "``.
         body: as sent; empty where the route takes none.
+        client_left: whether the client has left meanwhile, for a handler that waits.
     """
 
     method: str
@@ -53,6 +58,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     query: str
     headers: Mapping[str, str]
     body: bytes = b""
+    client_left: Callable[[], bool] = _stays
 
 
 class HttpResponse(msgspec.Struct, frozen=True):

@@ -319,7 +319,9 @@ class WebServer:
                 body = connection.read_body(head.body_length, waits_to_send=head.waits_to_send)
             finally:
                 self._bodies.release()
-            request = msgspec.structs.replace(request, body=body)
+            request = msgspec.structs.replace(
+                request, body=body, client_left=connection.client_left
+            )
         if not self._slots.acquire(blocking=False):
             return _BUSY, True
         try:
