@@ -114,17 +114,24 @@ class UnderWay(msgspec.Struct, frozen=True):
         shape, demand: what it requests.
         nodes: the nodes that it may be bound to.
         since: when it passed, in unix seconds.
+        best: the node to which it comes by its scores; "" if that is not known.
     """
 
     shape: DemandShape
     demand: PodDemand
     nodes: frozenset[str]
     since: float
+    best: str = ""
 
     @property
     def node(self) -> str:
-        """The node to which it comes; "" if it may come to several."""
+        """The node to which it comes for certain; "" if it may come to several."""
         return next(iter(self.nodes)) if len(self.nodes) == 1 else ""
+
+    @property
+    def expected(self) -> str:
+        """The node to which it comes, for certain or by its scores; "" if that is not known."""
+        return self.node or self.best
 
 
 class PodsUnderWay:
@@ -145,6 +152,16 @@ class PodsUnderWay:
         pod = self._pods.get(uid)
         if pod is not None:
             self._pods[uid] = structs.replace(pod, nodes=frozenset((node,)))
+
+    def set_best(self, uid: str, node: str) -> None:
+        """The node is better for the pod than any other."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            self._pods[uid] = structs.replace(pod, best=node)
+
+    def beside(self, uid: str) -> list[UnderWay]:
+        """The other pods."""
+        return [pod for other, pod in self._pods.items() if other != uid]
 
     def discard(self, uid: str) -> None:
         """Forget a pod: it is bound, rejected or gone."""
@@ -321,10 +338,10 @@ class NodeFilter:
         demand: PodDemand,
         now: float,
     ) -> list[NodeAnswer]:
-        """The answer of each node after the pods under way that are known to come to it."""
+        """The answer of each node after the pods under way that are expected on it."""
         answers, _ = self.answers(names, shape, demand, now)
-        for target in {pod.node for pod in pods if pod.node}.intersection(names):
-            before = [pod for pod in pods if pod.node == target]
+        for target in {pod.expected for pod in pods if pod.expected}.intersection(names):
+            before = [pod for pod in pods if pod.expected == target][-MOST_ON_A_NODE:]
             (answer,), _ = self.answers([target], shape, demand, now, before)
             answers = [
                 answer if name == target else other

@@ -276,12 +276,25 @@ class PodFilter:
     ) -> list[int]:
         """The score of each node for kube-scheduler, 0 of one that does not take the pod.
 
-        Pods that are being bound count on their node, so that the next pod finds it as it will be.
+        Pods under way count on the node where they are expected, so that the next pod finds it as
+        it will be. Equal nodes have equal scores, and kube-scheduler takes any of them. Only while
+        other pods are under way one of them alone is the best: then it is known where this pod
+        comes, and pods that come fast one after another are placed as slow ones are.
         """
-        newest = self.under_way.newest(demand.pod.uid, now)
-        answers = self.nodes.answers_beside(newest, names, shape, demand, now)
-        scores = extender_scores(answer.score for answer in answers if answer.refusal is None)
-        return [scores[answer.score] if answer.refusal is None else 0 for answer in answers]
+        uid = demand.pod.uid
+        pods = self.under_way.beside(uid)
+        answers = self.nodes.answers_beside(pods, names, shape, demand, now)
+        by_answer = extender_scores(answer.score for answer in answers if answer.refusal is None)
+        scores = [by_answer[each.score] if each.refusal is None else 0 for each in answers]
+        best = scores.count(BEST_SCORE)
+        if best > 1 and pods:
+            first = scores.index(BEST_SCORE)
+            scores = [min(score, BEST_SCORE - 1) for score in scores]
+            scores[first] = BEST_SCORE
+            best = 1
+        if best == 1:
+            self.under_way.set_best(uid, names[scores.index(BEST_SCORE)])
+        return scores
 
     def _least_awaited(
         self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str], now: float

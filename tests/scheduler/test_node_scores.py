@@ -116,6 +116,28 @@ def test_a_pod_that_is_being_bound_counts_on_its_node(policy):
         served.cache.note_bind(first.ref.uid, "n2")
         served.filter(second, NAMES)
         best, other = (10, 0) if policy == "binpack" else (0, 10)
-        assert served.scores(second, NAMES) == dict.fromkeys(NAMES, other) | {"n2": best}
+        scores = served.scores(second, NAMES)
+        assert scores.pop("n2") == best
+        assert max(scores.values()) == other
         served.cache.note_unbound(first.ref.uid)
         assert set(served.scores(second, NAMES).values()) == {10}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("binpack", [8, 0, 0, 0]), ("spread", [2, 2, 2, 2])]
+)
+def test_pods_that_come_before_any_bind_are_placed_as_slow_ones_are(policy, expected):
+    """kube-scheduler's requests to bind can come long after those for the next pods."""
+    numbers = dict.fromkeys(NAMES, 0)
+    with Served() as served:
+        with_nodes(served, "hami")
+        for number in range(8):
+            wish = {NODE_POLICY: policy}
+            pod = new_pod(f"p{number}", limits("hami", 1, 1), annotations=wish)
+            names, _ = served.filter(pod, NAMES)
+            scores = served.scores(pod, names)
+            best = [name for name in names if scores[name] == 10]
+            if number == 0:
+                served.cache.note_bind(pod.ref.uid, best[-1])  # of equal nodes it takes any
+            numbers[best[-1]] += 1
+    assert sorted(numbers.values(), reverse=True) == expected
