@@ -307,10 +307,12 @@ class NodeFilter:
                 if reason not in refusals:
                     refusals[reason] = NodeAnswer.refused(PlacementRefusal.of(reason))
                 answers[name] = refusals[reason]
-        shared = {answer: self._known.shared(answer) for answer in set(answers.values())}
+        # Demands share refusals; that a node takes two demands equally well is chance.
+        refusing = {answer for answer in answers.values() if answer.refusal is not None}
+        shared = {answer: self._known.shared(answer) for answer in refusing}
         key = self._names.get
         for name, answer in answers.items():
-            known[key(name, name)] = shared[answer]
+            known[key(name, name)] = shared.get(answer, answer)
 
     def split(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float

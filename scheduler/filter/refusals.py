@@ -34,7 +34,7 @@ NodeTexts = Mapping[str, str] | msgspec.Raw
 """Texts by the name of the node; Raw is that in JSON."""
 
 
-class NodeAnswer(msgspec.Struct, frozen=True, eq=False):
+class NodeAnswer(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether a node takes a demand. An answer is equal to itself only, so that it is hashed fast.
 
     Attributes:
