@@ -106,6 +106,7 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
         ),
         "spec": {
             "nodeName": "node1",
+            "schedulerName": "volcano",
             "priority": 1000,
             "restartPolicy": "OnFailure",
             "schedulingGates": [{"name": "example.com/wait"}],
@@ -187,6 +188,8 @@ def test_everything_that_the_product_needs_of_a_pod_is_kept_and_nothing_else():
         started_at=1735689602.0,
         status_at=1735689661.0,
         gated=True,
+        scheduler="volcano",
+        gates=("example.com/wait",),
         restart_policy="OnFailure",
     )
 

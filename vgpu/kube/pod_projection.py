@@ -130,6 +130,9 @@ def _project(
         preempts=spec.preemption_policy != "Never",
         uses_resource_claims=bool(spec.resource_claims) or supplied is not None,
         tolerations=() if spec.node_name else parsed_tolerations(bytes(spec.tolerations)),
+        scheduler=sys.intern(spec.scheduler_name),
+        gates=tuple(gate.name for gate in spec.scheduling_gates or ()),
+        finalizers=tuple(meta.finalizers or ()) if meta.deletion_timestamp else (),
     )
 
 

@@ -119,6 +119,7 @@ class PodSpec(Wire, frozen=True):
     """``spec`` of a pod. Its tolerations are decoded later, and only where they count."""
 
     node_name: str = ""
+    scheduler_name: str = ""
     priority: Count | None = None
     preemption_policy: str | None = None
     restart_policy: str | None = None

@@ -128,12 +128,15 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             while it is ready.
         grace_seconds: time that its deletion leaves its containers (deletionGracePeriodSeconds).
         gated: whether a scheduling gate still keeps every scheduler from it.
+        gates: the names of these gates.
         restart_policy: Always, OnFailure or Never.
         tracked: whether a Job has still to count it, by its finalizer.
         nominated_node: the node on which kube-scheduler has preempted pods for it; "" if none.
         preempts: whether kube-scheduler may preempt pods for it (preemptionPolicy).
         uses_resource_claims: whether it uses ResourceClaims.
         tolerations: taints that it tolerates, of a pod that is bound to no node.
+        scheduler: the name of the scheduler that it is for (spec.schedulerName); "" if unknown.
+        finalizers: those that are left, of a pod that is being deleted.
     """
 
     ref: PodRef
@@ -163,6 +166,9 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     preempts: bool = True
     uses_resource_claims: bool = False
     tolerations: tuple[Toleration, ...] = ()
+    scheduler: str = ""
+    gates: tuple[str, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def kubelet_uid(self) -> str:

@@ -27,7 +27,10 @@ class ReasonDocument(_Document, frozen=True):
 
 
 class StepDocument(_Document, frozen=True):
-    """A step; ``outcome`` is passed, failed or waiting."""
+    """A step; ``outcome`` is passed, failed, waiting or not_checked.
+
+    ``needs`` is what would show the outcome of a step that is not checked; "" of others.
+    """
 
     step: str
     meaning: str
@@ -36,6 +39,7 @@ class StepDocument(_Document, frozen=True):
     evidence: list[str]
     remarks: list[ReasonDocument]
     since: datetime | None
+    needs: str = ""
 
 
 class GpuGroupDocument(_Document, frozen=True):
@@ -98,6 +102,7 @@ def _step(step: ExplainedStep) -> StepDocument:
         list(step.evidence),
         [_reason(reason) for reason in step.remarks],
         _time(step.since),
+        step.needs,
     )
 
 

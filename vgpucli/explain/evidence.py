@@ -27,6 +27,7 @@ from vgpu.kube.closed_nodes import closed_to
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.objects import (
     MalformedObject,
     Namespace,
@@ -49,8 +50,19 @@ from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
-from vgpucli.explain.known_objects import KnownNode, KnownPod, NodeAnswer
+from vgpucli.explain.known_objects import InTheWay, KnownNode, KnownPod, NodeAnswer
+from vgpucli.explain.obstacles import (
+    foreign_reservations,
+    missing_resources,
+    node_locks,
+    placing_schedulers,
+    requested_names,
+    skipped_by_webhook,
+)
 from vgpucli.prediction import ReadObjects, filled_cache
+
+_MOST_LOCKED: Final = 8
+"""Maximum number of locked nodes that the reconciler's rules judge for a pod."""
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
 """All rules are on, with their default ages: a state that is normal for a while is no finding."""
@@ -185,9 +197,9 @@ class ClusterEvidence:
             observed=observed,
             other=other,
         )
-        if isinstance(demanded, PlacementRefusal):
-            return evidence
-        return self._with_placement(evidence, *demanded)
+        if not isinstance(demanded, PlacementRefusal):
+            evidence = self._with_placement(evidence, *demanded)
+        return structs.replace(evidence, in_the_way=self._in_the_way(evidence))
 
     def of_node(self, node: Node) -> KnownNode:
         """What is known about the node."""
@@ -284,6 +296,50 @@ class ClusterEvidence:
             closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
             units_free=self._with_free_units(demand, fitting),
         )
+
+    def _in_the_way(self, evidence: KnownPod) -> InTheWay:
+        """What may keep the pod from GPUs that are free by the allocation records."""
+        pod, pods = evidence.pod, self.schemes.pods
+        demanded = evidence.demanded
+        codec = None
+        if not isinstance(demanded, PlacementRefusal):
+            own = (each for each in self.schemes.codecs if each.name == demanded[0].row.name)
+            codec = next(own, None)
+        spaces = (each for each in self.cluster.namespaces if each.name == pod.ref.namespace)
+        uncounted = frozenset(() if codec is None else codec.only_counted)
+        in_the_way = InTheWay(
+            uncounted=uncounted & requested_names(pod),
+            schedulers={} if codec is None else placing_schedulers(pods, codec),
+            webhook=skipped_by_webhook(pod, next(spaces, None)),
+        )
+        if pod.node or pod.terminal or not self._nodes:
+            return in_the_way
+        gpu_nodes = [
+            self._nodes[name] for name, view, _ in evidence.answers if view and name in self._nodes
+        ]
+        names = {name for name, _, refusal in evidence.answers if refusal is None}
+        fitting = [self._nodes[name] for name in names if name in self._nodes]
+        locks = tuple(node_locks(fitting, self.schemes.codecs))
+        locked = {name for name, _ in locks[:_MOST_LOCKED]}
+        supplied = pod.uses_resource_claims or self._serves_claims
+        return structs.replace(
+            in_the_way,
+            locks=locks,
+            findings=self._findings(locked, frozenset(), frozenset()) if locked else (),
+            foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)),
+            missing=() if supplied else missing_resources(pod, self._advertised, uncounted),
+            taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
+        )
+
+    @property
+    def _serves_claims(self) -> bool:
+        """Whether ResourceClaims serve GPUs: they may serve a resource that no node advertises."""
+        return self.cluster.objects.resource_claims != ClusterResourceClaims()
+
+    @cached_property
+    def _advertised(self) -> frozenset[str]:
+        """The extended resources that some node has."""
+        return frozenset(name for node in self._nodes.values() for name in node.advertised)
 
     def _with_free_units(self, demand: PodDemand, names: Sequence[str]) -> frozenset[str]:
         """The nodes whose advertised resources suffice for the pod beside the bound ones."""

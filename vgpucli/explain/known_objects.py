@@ -17,11 +17,49 @@ from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
+from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
 from vgpucli.explain.model import GpuGroup, NodeGroup
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
 """A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
+
+
+class MissingResource(msgspec.Struct, frozen=True):
+    """A requested resource that no node advertises; ``nearest`` is the most alike known name."""
+
+    name: str
+    nearest: str = ""
+
+    @property
+    def text(self) -> str:
+        """The resource with the nearest name, for people."""
+        hint = f"; the nearest name is {self.nearest}" if self.nearest else ""
+        return f"no node advertises {self.name}{hint}"
+
+
+class InTheWay(msgspec.Struct, frozen=True):
+    """What may keep a pod from GPUs that are free by the allocation records.
+
+    Attributes:
+        locks: locks of nodes with room, by the name of the node.
+        findings: the reconciler's findings about these nodes.
+        foreign: pods that are bound elsewhere and reserve GPUs of nodes with room, as sentences.
+        missing: requested resources that no node advertises.
+        uncounted: requested resources that the scheduler of the pod's system alone counts.
+        schedulers: the schedulers that have placed pods of the pod's system, each with a pod.
+        webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
+        taints: keys of the taints of nodes with GPUs of the pod's system.
+    """
+
+    locks: tuple[tuple[str, NodeLock], ...] = ()
+    findings: tuple[Finding, ...] = ()
+    foreign: tuple[str, ...] = ()
+    missing: tuple[MissingResource, ...] = ()
+    uncounted: frozenset[str] = frozenset()
+    schedulers: Mapping[str, str] = {}
+    webhook: str = ""
+    taints: frozenset[str] = frozenset()
 
 
 class KnownPod(msgspec.Struct, frozen=True):
@@ -46,6 +84,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
             pod of another system.
         other: the other GPU scheduler that the pod belongs to, whose shares are not read.
+        in_the_way: what may keep the pod from GPUs that are free.
     """
 
     pod: Pod
@@ -65,6 +104,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     shares_cores: bool = True
     observed: Mapping[str, int] = {}
     other: Recognised | None = None
+    in_the_way: InTheWay = InTheWay()
 
 
 class KnownNode(msgspec.Struct, frozen=True):

@@ -34,11 +34,12 @@ class WayStep(Explained):
 
 
 class ExplainOutcome(StrEnum):
-    """The outcome of a step."""
+    """The outcome of a step: passed only with evidence that was read, else not checked."""
 
     PASSED = "passed"
     FAILED = "failed"
     WAITING = "waiting"
+    NOT_CHECKED = "not_checked"
 
 
 class ExplainReason(Explained):
@@ -62,6 +63,25 @@ class ExplainReason(Explained):
             " the resource that the nodes advertise"
         ),
     )
+    MISSING_RESOURCE = (
+        "missing_resource",
+        "no node advertises a resource that the pod requests",
+    )
+    WRONG_SCHEDULER = (
+        "wrong_scheduler",
+        "the pod's schedulerName names a scheduler that does not place its sharing system's pods",
+    )
+    NODE_LOCKED = "node_locked", "the lock of a node for another pod refuses the pod"
+    FOREIGN_RESERVATION = (
+        "foreign_reservation",
+        "a pod that is bound to another node still reserves GPUs of a node that has room",
+    )
+    EXTENDER_FAILS = "extender_fails", "kube-scheduler gets no answer of a scheduler extender"
+    RESOURCE_CLAIMS_WAIT = "resource_claims_wait", "a ResourceClaim of the pod is not allocated"
+    POD_GROUP_WAITS = "pod_group_waits", "the PodGroup of the pod has too few pods that can run"
+    QUEUE_FULL = "queue_full", "the queue of the pod's PodGroup has no room"
+    SCHEDULER_QUOTA = "scheduler_quota", "a quota of the GPU scheduler refuses the pod"
+    UNKNOWN_REFUSAL = "unknown_refusal", "refused for a reason that vgpu does not know"
     NODES_CLOSED = "nodes_closed", "each node with room is not ready, cordoned or tainted"
     GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
     OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
@@ -103,6 +123,9 @@ class ExplainedStep(msgspec.Struct, frozen=True):
         evidence: what shows the outcome, as sentences.
         remarks: findings that are no reason for the outcome.
         since: when the outcome began, unix seconds; None if unknown.
+        needs: what would show the outcome of a step that is not checked; "" of others.
+        advice: what to do in place of the advice for the first reason; None if that holds.
+        detail: what exactly the first reason is about, for the closing sentence.
     """
 
     step: WayStep
@@ -111,6 +134,9 @@ class ExplainedStep(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     remarks: tuple[StepReason, ...] = ()
     since: float | None = None
+    needs: str = ""
+    advice: str | None = None
+    detail: str = ""
 
 
 class GpuGroup(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
 from vgpu.ledger import Holding
 from vgpu.model.allocation import Claim, Request
 from vgpu.model.names import Phase
-from vgpu.model.objects import ContainerState, MalformedObject, Status, holds_devices
+from vgpu.model.objects import ContainerState, MalformedObject, Pod, Status, holds_devices
 from vgpu.model.reasons import Explained
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand
@@ -36,30 +36,13 @@ from vgpucli.explain.model import (
     StepReason,
     WayStep,
 )
+from vgpucli.explain.refusal import cause_without_room, refused_step, scheduler_texts
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.sentences import concluded, gpu_text, share_text, time_text
 from vgpucli.group_usage import MeasuredUse
 
 MOST_NAMED: Final = 5
 """Maximum number of nodes that a sentence names."""
-
-CHECKS_OF_KUBE_SCHEDULER: Final = (
-    "affinity",
-    "didn't match",
-    "didn't satisfy",
-    "didn't have free ports",
-    "ephemeral-storage",
-    "insufficient cpu",
-    "insufficient memory",
-    "persistentvolume",
-    "taint",
-    "too many pods",
-    "topology spread",
-    "unschedulable",
-    "volume",
-)
-"""Parts of kube-scheduler's messages about checks that are not about GPUs, in lower case (the
-reasons of its own plugins, ``pkg/scheduler/framework/plugins``)."""
 
 
 def explain_pod(evidence: KnownPod) -> Explanation:
@@ -74,7 +57,7 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         f"{ref.namespace}/{ref.name}",
         tuple(steps),
         evidence.now,
-        nodes=node_groups(evidence.answers, evidence.closed),
+        nodes=() if evidence.in_the_way.missing else node_groups(evidence.answers, evidence.closed),
     )
     return concluded(explanation)
 
@@ -165,7 +148,16 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
         return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
     if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
         return _not_reached(WayStep.NODES)
-    return _room(evidence, evidence.demanded[1])
+    return _missing(evidence) or _room(evidence, evidence.demanded[1])
+
+
+def _missing(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod that requests what no node advertises; None of another pod."""
+    texts = tuple(each.text for each in evidence.in_the_way.missing)
+    if not texts:
+        return None
+    step = _failed(WayStep.NODES, ExplainReason.MISSING_RESOURCE, *texts)
+    return structs.replace(step, detail=texts[0])
 
 
 def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
@@ -196,7 +188,12 @@ def _reserved(evidence: KnownPod) -> ExplainedStep:
     if claims:
         return _claimed(evidence)
     if pod.terminal:
-        return _passed(WayStep.RESERVED, "the pod has ended, and its annotations name no GPU")
+        text = "the pod has ended, and its annotations name no GPU"
+        if pod.node and not _has_run(pod) and (texts := _wrong_scheduler(evidence)):
+            step = _failed(WayStep.RESERVED, ExplainReason.WRONG_SCHEDULER, text, *texts)
+            return structs.replace(step, detail=texts[0])
+        needs = "the annotations that the scheduler wrote"
+        return _not_checked(WayStep.RESERVED, needs, text)
     return _unclaimed(evidence) if pod.node else _unbound(evidence)
 
 
@@ -218,46 +215,69 @@ def _unclaimed(evidence: KnownPod) -> ExplainedStep:
         return _passed(WayStep.RESERVED, where, "the only GPU of the node needs no annotation")
     if not evidence.reading.wanted:
         return _passed(WayStep.RESERVED, where)
+    if texts := _wrong_scheduler(evidence):
+        step = _failed(WayStep.RESERVED, ExplainReason.WRONG_SCHEDULER, where, *texts)
+        return structs.replace(step, detail=texts[0])
     is_running = _runs(evidence)
     reason = WaitingReason.RUNNING_WITHOUT if is_running else WaitingReason.NO_ANNOTATION
     return _failed(WayStep.RESERVED, reason, where)
+
+
+def _wrong_scheduler(evidence: KnownPod) -> tuple[str, ...]:
+    """What shows that another scheduler has bound the pod than that of its system; () if nothing.
+
+    A webhook that skips the pod, or a schedulerName that placed no other pod of the system.
+    """
+    known = evidence.in_the_way
+    if isinstance(evidence.demanded, PlacementRefusal) or evidence.pod.scheduler in (
+        "",
+        *known.schedulers,
+    ):
+        return ()
+    return tuple(scheduler_texts(evidence)) if known.schedulers or known.webhook else ()
+
+
+_GATE_OWNERS: Final[Mapping[str, str]] = {
+    "kueue.x-k8s.io": "Kueue",
+    "scheduling.volcano.sh": "Volcano",
+    "volcano.sh": "Volcano",
+    "run.ai": "Run:ai",
+}
+"""Programs by the domain of the gates that they set."""
+
+
+def _gate_text(gate: str) -> str:
+    owner = _GATE_OWNERS.get(gate.partition("/")[0])
+    return f"scheduling gate {gate}" + (f", which {owner} sets and removes" if owner else "")
 
 
 def _unbound(evidence: KnownPod) -> ExplainedStep:
     """Why a pod without a reservation is not bound."""
     pod, message = evidence.pod, one_line(evidence.pod.unschedulable)
     if pod.gated:
-        return _waiting(WayStep.RESERVED, ExplainReason.GATED)
+        return _waiting(WayStep.RESERVED, ExplainReason.GATED, *map(_gate_text, pod.gates))
     if isinstance(evidence.demanded, PlacementRefusal) and not _is_placed_by_others(evidence):
         return _not_reached(WayStep.RESERVED)
     if not message:
-        return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED)
+        texts = scheduler_texts(evidence)
+        return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     fitting = [name for name in taking if name not in evidence.closed]
+    if fitting and not evidence.in_the_way.missing:
+        room = f"nodes with room by the allocation records: {_names(fitting)}"
+        return refused_step(evidence, fitting, room)
+    cause = cause_without_room(evidence)
+    if cause is not None:
+        return cause
     quoted = f"kube-scheduler: {message}"
-    if not fitting:
-        return _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted)
-    return _despite_room(evidence, fitting, quoted)
-
-
-def _despite_room(evidence: KnownPod, fitting: list[str], quoted: str) -> ExplainedStep:
-    """Why kube-scheduler refuses a pod for which these nodes have room."""
-    room = f"nodes with room by the allocation records: {_names(fitting)}"
-    free = [name for name in fitting if name in evidence.units_free]
-    if not free:
-        return _failed(WayStep.RESERVED, ExplainReason.UNITS_IN_USE, room, quoted)
-    if any(part in quoted.lower() for part in CHECKS_OF_KUBE_SCHEDULER):
-        return _waiting(WayStep.RESERVED, ExplainReason.OTHER_CHECKS, quoted, room)
-    advertised = f"nodes whose advertised resources suffice, too: {_names(free)}"
-    stale = _failed(WayStep.RESERVED, ExplainReason.STALE_SCHEDULER, quoted, room, advertised)
-    return structs.replace(stale, since=evidence.pod.scheduled_at)
+    return _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted)
 
 
 def _admitted(evidence: KnownPod) -> ExplainedStep:
     pod = evidence.pod
     if not pod.node:
         return _not_reached(WayStep.ADMITTED)
-    has_run = any(status.state is not ContainerState.WAITING for status in pod.statuses)
+    has_run = _has_run(pod)
     if pod.phase == "Failed" and pod.reason and not has_run:
         text = one_line(f"{pod.reason}: {pod.message}")
         return _failed(WayStep.ADMITTED, Cause.OTHER, text)
@@ -391,6 +411,16 @@ def _failed(step: WayStep, reason: Explained, *evidence: str) -> ExplainedStep:
 
 def _waiting(step: WayStep, reason: Explained, *evidence: str) -> ExplainedStep:
     return ExplainedStep(step, ExplainOutcome.WAITING, (StepReason.of(reason),), evidence)
+
+
+def _not_checked(step: WayStep, needs: str, *evidence: str) -> ExplainedStep:
+    """A step that nothing shows to be passed; ``needs`` would show it."""
+    return ExplainedStep(step, ExplainOutcome.NOT_CHECKED, evidence=evidence, needs=needs)
+
+
+def _has_run(pod: Pod) -> bool:
+    """Whether the kubelet has reported a container of the pod that ran."""
+    return any(status.state is not ContainerState.WAITING for status in pod.statuses)
 
 
 def _not_reached(step: WayStep) -> ExplainedStep:

@@ -82,7 +82,7 @@ def with_findings(step: ExplainedStep, findings: Iterable[Finding]) -> Explained
     own = [finding for finding in findings if step_of(finding) is step.step]
     if not own:
         return step
-    reasons = dict.fromkeys(map(_reason, own))
+    reasons = dict.fromkeys(map(reason_of, own))
     codes = {reason.code for reason in reasons}
     others = (reason for reason in step.reasons if reason.code not in codes)
     since = [finding.since for finding in own if finding.since is not None]
@@ -103,11 +103,12 @@ def with_remarks(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedS
     return structs.replace(
         step,
         evidence=(*step.evidence, *_evidence(own)),
-        remarks=(*step.remarks, *map(_reason, own)),
+        remarks=(*step.remarks, *map(reason_of, own)),
     )
 
 
-def _reason(finding: Finding) -> StepReason:
+def reason_of(finding: Finding) -> StepReason:
+    """The cause of a finding as the reason of a step."""
     return StepReason.of(finding.cause, finding.rule.value)
 
 

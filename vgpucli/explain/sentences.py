@@ -86,7 +86,24 @@ ADVICE: Final[Mapping[str, str]] = {
     PlacementReason.CORDONED: "remove the cordon of the GPUs, or add a node",
     ExplainReason.STALE_SCHEDULER: "restart the scheduler or scheduler extender of the pod's"
     " sharing system, and look at the pod again",
-    ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names; GPUs are not the reason",
+    ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names",
+    ExplainReason.MISSING_RESOURCE: "correct the name of the resource, or install the device plugin"
+    " that advertises it",
+    ExplainReason.WRONG_SCHEDULER: "create the pod again with the schedulerName of its sharing"
+    " system; a webhook of the system sets it where no label of the pod or Namespace excludes it",
+    ExplainReason.NODE_LOCKED: "wait for the pod that has the lock; vgpu reconcile plan names a"
+    " lock that nobody needs",
+    ExplainReason.FOREIGN_RESERVATION: "vgpu explain pod of the pod that is named shows what is"
+    " wrong with it; its scheduler counts its GPUs on the wrong node until it is recreated",
+    ExplainReason.EXTENDER_FAILS: "look at the pods and the log of the scheduler extender that"
+    " kube-scheduler calls, and at its Service and certificate",
+    ExplainReason.RESOURCE_CLAIMS_WAIT: "kubectl describe resourceclaim shows why the claims of the"
+    " pod wait",
+    ExplainReason.POD_GROUP_WAITS: "kubectl describe podgroup shows how many pods the group needs,"
+    " and kubectl describe queue what its queue allows: vgpu reads neither",
+    ExplainReason.QUEUE_FULL: "kubectl describe queue shows what the queue allows and what is"
+    " allocated: vgpu does not read it",
+    ExplainReason.SCHEDULER_QUOTA: _QUOTA,
     ExplainReason.UNITS_IN_USE: "look for pods that request the resource and hold no GPU: vgpu"
     " inspect NODE",
     ExplainReason.NODES_CLOSED: "repair or uncordon a node, or let the pod tolerate its taint",
@@ -125,10 +142,14 @@ def concluded(explanation: Explanation) -> Explanation:
     text = f"the {kind} {verb} at step {decisive.step}"
     if decisive.reasons:
         text += f": {decisive.reasons[0].explanation}"
+    if decisive.detail:
+        text += f" ({decisive.detail})"
     return structs.replace(explanation, conclusion=text, advice=_advice(decisive))
 
 
 def _advice(step: ExplainedStep) -> str:
+    if step.advice is not None:
+        return step.advice
     if not step.reasons:
         return ""
     reason = step.reasons[0]

@@ -18,9 +18,13 @@ _STYLES: Final = {
     ExplainOutcome.PASSED: GOOD,
     ExplainOutcome.FAILED: BAD,
     ExplainOutcome.WAITING: DOUBTFUL,
+    ExplainOutcome.NOT_CHECKED: DIM,
 }
 
-_INDENT: Final = " " * 22
+_INDENT: Final = " " * 26
+
+_WORDS: Final = {ExplainOutcome.NOT_CHECKED: "not checked"}
+"""The outcomes for people that differ from their codes."""
 
 _MOST_NAMED: Final = 4
 """Number of nodes of a group that are named."""
@@ -64,9 +68,11 @@ def _step(
     when = f" ({elapsed} ago)" if elapsed else ""
     head = [
         (f"  {step.step.value:<12}", PLAIN),
-        (f"{step.outcome.value:<8}", _STYLES[step.outcome]),
+        (f"{_WORDS.get(step.outcome, step.outcome.value):<12}", _STYLES[step.outcome]),
     ]
     texts = [*filter(None, (reasons,)), *(() if is_grouped else step.evidence)]
+    if step.needs:
+        texts.append(f"needs {step.needs}")
     texts += (f"remark {each.code}: {each.explanation}" for each in step.remarks)
     if not texts:
         texts = (

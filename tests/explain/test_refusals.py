@@ -1,0 +1,170 @@
+"""Why a pod is refused although nodes have room: the cause with evidence, or that it is unknown."""
+
+import pytest
+from msgspec import structs
+
+from tests.explain.test_explain_pods import STALE, asking, decisive, explanation
+from tests.reconciler.samples import HOUR, NOW, lock, node, pod, refused
+from vgpu.model.objects import Namespace, Node
+from vgpu.model.taints import Taint
+from vgpucli.explain.model import ExplainOutcome, WayStep
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+def hami(name="waits", **fields):
+    """A pod of HAMi that no scheduler has bound."""
+    one = pod(name, "hami", node="", claim=None, phase="Pending")
+    fields = {"scheduler": "hami-scheduler"} | fields
+    return structs.replace(one, statuses=(), scheduled_at=NOW - HOUR, **fields)
+
+
+def hami_node(name="gpu-1", **fields):
+    return node(name, "hami", **fields)
+
+
+REFUSED = "0/1 nodes are available: 1 CardInsufficientMemory."
+
+
+def test_the_lock_of_a_node_is_the_reason_with_its_owner():
+    owner = refused(pod("before", "hami"))
+    locked = hami_node(annotations=lock(owner))
+    message = "binding rejected: node gpu-1 has been locked within 5m0s: node lock contention"
+    explained = explanation(hami(unschedulable=message), locked, owner)
+    assert decisive(explained)[:2] == (WayStep.RESERVED, ExplainOutcome.FAILED)
+    assert decisive(explained)[2] == ["owner_ended", "node_locked"]
+    assert "node gpu-1 is locked for pod ml/before" in explained.conclusion
+    assert "stale_lock" in explained.advice
+    young = hami_node(annotations=lock(pod("other", "hami", phase="Pending"), age=5))
+    explained = explanation(hami(unschedulable=message), young)
+    assert decisive(explained)[2] == ["node_locked"]
+    assert "restart" not in explained.advice
+
+
+def test_a_lock_is_no_proof_that_a_scheduler_is_stale():
+    locked = hami_node(annotations=lock(pod("other", "hami", phase="Pending"), age=5))
+    explained = explanation(hami(unschedulable=REFUSED), locked)
+    assert decisive(explained)[2] == ["unknown_refusal"]
+    assert explained.advice == ""
+    assert "CardInsufficientMemory" in explained.conclusion
+
+
+def test_a_pod_elsewhere_that_reserves_the_gpus_is_named():
+    elsewhere = pod("moved", "hami", node="gpu-1", phase="Running")
+    elsewhere = structs.replace(elsewhere, node="gpu-2")
+    nodes = hami_node("gpu-1"), hami_node("gpu-2")
+    explained = explanation(hami(unschedulable=REFUSED), *nodes, elsewhere)
+    assert decisive(explained)[2] == ["foreign_reservation"]
+    assert "ml/moved is bound to node gpu-2" in explained.conclusion
+    assert "restart" not in explained.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("nvidia.com/gpu.memory", "nvidia.com/gpumem"), ("rdma/hca", "")],
+)
+def test_a_resource_that_no_node_advertises_has_the_nearest_name(name, nearest):
+    (container,) = hami().containers
+    wants = structs.replace(container, others={name: 1})
+    message = f"0/1 nodes are available: 1 Insufficient {name}."
+    one = hami(unschedulable=message, containers=(wants,))
+    explained = explanation(one, hami_node())
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["missing_resource"])
+    assert name in explained.conclusion
+    assert nearest in explained.conclusion
+    assert explained.nodes == ()
+    has_it = hami_node(others=frozenset({name}))
+    assert decisive(explanation(one, has_it))[2] == ["other_checks"]
+
+
+def test_resources_that_only_hamis_scheduler_counts_are_not_missing():
+    (container,) = hami().containers
+    wants = structs.replace(container, limits={**container.limits, "nvidia.com/gpucores": 30})
+    counted = ("nvidia.com/gpucores", "nvidia.com/gpumem")
+    parts = ", ".join(f"1 Insufficient {name}" for name in counted)
+    message = f"0/1 nodes are available: {parts}."
+    one = hami(unschedulable=message, containers=(wants,), scheduler="default-scheduler")
+    placed = pod("placed", "hami", phase="Running", scheduler="hami-scheduler")
+    explained = explanation(one, hami_node(), placed)
+    assert decisive(explained)[2] == ["wrong_scheduler"]
+    assert "schedulerName is default-scheduler" in explained.conclusion
+    texts = " ".join(explained.decisive.evidence)
+    assert "placed by hami-scheduler, such as ml/placed" in texts
+    assert "schedulerName" in explained.advice
+
+
+def test_a_webhook_that_skips_the_pod_is_named():
+    space = Namespace("ml", labels={"hami.io/webhook": "ignore"})
+    one = refused(
+        structs.replace(pod("only-gpu", "hami", claim=None), scheduler="default-scheduler")
+    )
+    explained = explanation(one, hami_node(), namespaces=(space,))
+    assert decisive(explained)[:2] == (WayStep.RESERVED, ExplainOutcome.FAILED)
+    assert decisive(explained)[2] == ["wrong_scheduler"]
+    assert any("Namespace ml has the label" in text for text in explained.decisive.evidence)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ('Post "http://127.0.0.1/filter": dial tcp: connect: connection refused', "extender_fails"),
+        (
+            "0/1 nodes are available: waiting for resource claim to be allocated.",
+            "resource_claims_wait",
+        ),
+        ("pod group is not ready, 3 Pending, 3 minAvailable.", "pod_group_waits"),
+        ("queue resource quota insufficient: insufficient nvidia.com/gpu", "queue_full"),
+        ("0/1 nodes are available: 1 ResourceQuotaNotFit.", "scheduler_quota"),
+        ("0/1 nodes are available: 1 NodeUnfitPod.", "unknown_refusal"),
+        ("no room", "unknown_refusal"),
+        (f"{REFUSED[:-1]}, 1 x.", "unknown_refusal"),
+    ],
+)
+def test_what_the_message_names_is_the_reason_and_never_a_stale_scheduler(message, code):
+    explained = explanation(hami(unschedulable=message), hami_node())
+    assert decisive(explained)[2] == [code]
+    assert "restart" not in explained.advice
+    assert "GPUs are not the reason" not in explained.advice
+    assert any(message.rstrip(".") in text for text in explained.decisive.evidence)
+
+
+def test_gpus_are_excluded_only_if_no_part_names_them():
+    cpu, both = (
+        "0/2 nodes are available: 2 Insufficient cpu.",
+        "0/2 nodes are available: 1 Insufficient cpu, 1 CardInsufficientMemory.",
+    )
+    explained = explanation(hami(unschedulable=cpu), hami_node())
+    assert decisive(explained)[2] == ["other_checks"]
+    assert explained.advice == (
+        "correct what kube-scheduler names: 2 Insufficient cpu; GPUs are not the reason"
+    )
+    explained = explanation(hami(unschedulable=both), hami_node())
+    assert decisive(explained)[2] == ["other_checks"]
+    assert explained.advice == "correct what kube-scheduler names: 1 Insufficient cpu"
+
+
+def test_a_taint_of_the_control_plane_is_none_of_the_gpu_nodes():
+    message = (
+        "0/4 nodes are available: 1 2/2 CardInsufficientMemory, 3 node(s) had untolerated taint"
+        f" {{{CONTROL_PLANE}: }}."
+    )
+    taints = (Taint(CONTROL_PLANE, "", "NoSchedule"),)
+    others = [Node(f"cp-{number}", ready=True, taints=taints) for number in range(3)]
+    explained = explanation(hami(unschedulable=message), hami_node(), *others)
+    assert decisive(explained)[2] == ["stale_scheduler"]
+    both = hami_node("gpu-2", taints=taints)
+    explained = explanation(hami(unschedulable=message), hami_node(), both)
+    assert decisive(explained)[2] == ["other_checks"]
+
+
+def test_a_gate_has_its_name_and_its_owner():
+    explained = explanation(asking(gated=True, gates=("kueue.x-k8s.io/admission", "a/b")))
+    assert explained.decisive.evidence == (
+        "scheduling gate kueue.x-k8s.io/admission, which Kueue sets and removes",
+        "scheduling gate a/b",
+    )
+
+
+def test_a_pod_that_uses_resource_claims_is_never_proof_of_a_stale_scheduler():
+    one = asking(unschedulable=STALE, uses_resource_claims=True)
+    assert decisive(explanation(one))[2] == ["unknown_refusal"]

@@ -1,0 +1,120 @@
+"""What may keep a pod from GPUs that are free by the allocation records. Pure."""
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from vgpu.ledger.from_api import read_pod
+from vgpu.model.objects import Namespace, Node, Pod, holds_devices
+from vgpu.schemes.codec import ClaimError, NodeLock, SchemeCodec
+from vgpu.schemes.registry import registry
+from vgpucli.explain.known_objects import MissingResource
+from vgpucli.explain.scheduler_message import PartKind, parsed
+
+_MOST_NAMED: Final = 5
+"""Maximum number of pods that are named."""
+
+_MOST_LOOKED_AT: Final = 500
+"""Maximum number of placed pods whose scheduler is read."""
+
+_LEAST_ALIKE: Final = 0.7
+"""Least similarity of a name that is offered in place of another."""
+
+WEBHOOK_LABEL: Final = "hami.io/webhook"
+"""With the value ``ignore`` on a pod or its Namespace, HAMi's webhook skips the pod
+(``charts/hami/templates/scheduler/webhook.yaml``: namespaceSelector and objectSelector)."""
+
+_IGNORE: Final = "ignore"
+
+
+def requested_names(pod: Pod) -> frozenset[str]:
+    """The extended resources that a container of the pod requests."""
+    return frozenset(
+        name
+        for container in pod.containers
+        for name, units in (*container.limits.items(), *container.others.items())
+        if units
+    )
+
+
+def missing_resources(
+    pod: Pod, advertised: Collection[str], uncounted: Collection[str]
+) -> tuple[MissingResource, ...]:
+    """The requested resources that are not ``advertised``, without those that no plugin has.
+
+    A resource of a sharing system is missing only if kube-scheduler misses it, too: others may
+    count it.
+    """
+    of_systems = registry().resource_names
+    known = sorted({*advertised, *uncounted, *of_systems})
+    missed = {part.name for part in parsed(pod.unschedulable).of_kind(PartKind.RESOURCE)}
+    names = requested_names(pod) - {*advertised} - {*uncounted} - (of_systems - missed)
+    return tuple(MissingResource(name, _nearest(name, known)) for name in sorted(names))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    others = [each for each in known if each != name]
+    return next(iter(difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)), "")
+
+
+def node_locks(
+    nodes: Iterable[Node], codecs: Sequence[SchemeCodec]
+) -> Iterator[tuple[str, NodeLock]]:
+    """The locks of the nodes, each once."""
+    for node in nodes:
+        locks: dict[str, NodeLock] = {}
+        for codec in codecs:
+            try:
+                locks |= {lock.key: lock for lock in codec.locks(node)}
+            except ClaimError:
+                continue
+        for lock in locks.values():
+            yield node.name, lock
+
+
+def foreign_reservations(
+    pods: Iterable[Pod], names: Collection[str], codecs: Sequence[SchemeCodec]
+) -> Iterator[str]:
+    """The pods that are bound to another node than the one of ``names`` that they reserve."""
+    found = 0
+    for pod in pods:
+        if not pod.node or not any(
+            text in names and text != pod.node for text in pod.annotations.values()
+        ):
+            continue
+        if not holds_devices(pod):
+            continue
+        reserved = {claim.node for claim in read_pod(pod, codecs).claims} - {"", pod.node}
+        for name in sorted(reserved.intersection(names)):
+            found += 1
+            if found > _MOST_NAMED:
+                return
+            yield (
+                f"pod {pod.ref.namespace}/{pod.ref.name} is bound to node {pod.node}, and its"
+                f" annotations reserve GPUs of node {name}"
+            )
+
+
+def placing_schedulers(pods: Iterable[Pod], codec: SchemeCodec) -> Mapping[str, str]:
+    """The schedulers of pods that have GPUs of the system by a scheduler, each with one pod."""
+    schedulers: dict[str, str] = {}
+    seen = 0
+    for pod in pods:
+        if pod.node and pod.scheduler and codec.claim_keys(pod):
+            schedulers.setdefault(pod.scheduler, f"{pod.ref.namespace}/{pod.ref.name}")
+            seen += 1
+            if seen >= _MOST_LOOKED_AT:
+                break
+    return schedulers
+
+
+def skipped_by_webhook(pod: Pod, namespace: Namespace | None) -> str:
+    """Why HAMi's webhook skips the pod, as a sentence; "" if no label shows it."""
+    if pod.labels.get(WEBHOOK_LABEL) == _IGNORE:
+        return f"the pod has the label {WEBHOOK_LABEL}={_IGNORE}: HAMi's webhook skips it"
+    if namespace is not None and namespace.labels.get(WEBHOOK_LABEL) == _IGNORE:
+        return (
+            f"Namespace {namespace.name} has the label {WEBHOOK_LABEL}={_IGNORE}: HAMi's webhook"
+            " skips its pods"
+        )
+    return ""

@@ -1,0 +1,259 @@
+"""Why a scheduler refuses a pod for which nodes have room: the cause with positive evidence. Pure.
+
+For the parts of the scheduler's message, without those about nodes that the pod can never use:
+
+    stale_scheduler  =  each part is a refusal of the pod's own shares, nodes have room by the
+                        allocation records and by their allocatable resources, and none of them
+                        has a lock or a reservation of a pod elsewhere
+    other_checks     =  a part names a check that is not about GPUs
+    unknown_refusal  =  nothing else
+
+Each cause before these has its evidence in the message, or in the objects.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.model import ObjectKind
+from vgpu.model.reasons import Explained
+from vgpu.schemes.codec import NodeLock
+from vgpucli.explain.known_objects import KnownPod
+from vgpucli.explain.model import (
+    ExplainedStep,
+    ExplainOutcome,
+    ExplainReason,
+    StepReason,
+    WayStep,
+)
+from vgpucli.explain.obstacles import requested_names
+from vgpucli.explain.rule_steps import reason_of
+from vgpucli.explain.scheduler_message import (
+    MessagePart,
+    PartKind,
+    SchedulerMessage,
+    named,
+    parsed,
+)
+
+_Cause = Callable[[KnownPod, SchedulerMessage], ExplainedStep | None]
+
+_CONTROL_PLANE: Final = "node-role.kubernetes.io/"
+"""The beginning of the keys of taints that keep pods off nodes of the control plane."""
+
+
+def refused_step(evidence: KnownPod, fitting: list[str], room: str) -> ExplainedStep:
+    """The step of a pod that is refused although ``fitting`` nodes have room."""
+    message = parsed(evidence.pod.unschedulable)
+    quoted = f"kube-scheduler: {message.text}"
+    for cause in _CAUSES:
+        step = cause(evidence, message)
+        if step is not None:
+            return structs.replace(step, evidence=(*step.evidence, quoted, room))
+    return _of_parts(evidence, message, fitting, (quoted, room))
+
+
+def cause_without_room(evidence: KnownPod) -> ExplainedStep | None:
+    """The cause that the message names by itself, whatever room nodes have; None if none."""
+    message = parsed(evidence.pod.unschedulable)
+    if not message.parts:
+        return None
+    for cause in _CAUSES:
+        step = cause(evidence, message)
+        if step is not None:
+            quoted = f"kube-scheduler: {message.text}"
+            return structs.replace(step, evidence=(*step.evidence, quoted))
+    return None
+
+
+# ---------------------------------------------------------------- causes
+
+
+def _locked(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+    parts = message.of_kind(PartKind.LOCK)
+    if not parts:
+        return None
+    names = {part.name for part in parts}
+    locks = [
+        (node, lock)
+        for node, lock in evidence.in_the_way.locks
+        if not names - {""} or node in names
+    ]
+    texts = tuple(f"node {node} has {lock.key}: {lock.text!r}" for node, lock in locks)
+    nodes = {node for node, _ in locks}
+    stale = [
+        finding
+        for finding in evidence.in_the_way.findings
+        if finding.object_ref.kind is ObjectKind.NODE and finding.object_ref.name in nodes
+    ]
+    own = StepReason.of(ExplainReason.NODE_LOCKED)
+    evidence_texts = (*(text for finding in stale for text in finding.evidence), *texts)
+    return ExplainedStep(
+        WayStep.RESERVED,
+        ExplainOutcome.FAILED,
+        (*dict.fromkeys(map(reason_of, stale)), own),
+        tuple(dict.fromkeys(evidence_texts)),
+        since=evidence.pod.scheduled_at,
+        detail=", ".join(_lock_text(node, lock) for node, lock in locks[:1]),
+    )
+
+
+def _lock_text(node: str, lock: NodeLock) -> str:
+    owner = "" if lock.owner is None else f" for pod {'/'.join(lock.owner)}"
+    return f"node {node} is locked{owner}"
+
+
+def _by_other_scheduler(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+    """kube-scheduler counts what only the scheduler of the sharing system can count."""
+    uncounted = evidence.in_the_way.uncounted
+    names = [part.name for part in message.of_kind(PartKind.RESOURCE) if part.name in uncounted]
+    if not names:
+        return None
+    text = (
+        f"kube-scheduler misses {', '.join(names)}, which no node advertises: the scheduler of the"
+        " sharing system alone counts it"
+    )
+    texts = tuple(scheduler_texts(evidence))
+    step = _failed(evidence, ExplainReason.WRONG_SCHEDULER, text, *texts)
+    return structs.replace(step, detail=next(iter(texts), ""))
+
+
+def scheduler_texts(evidence: KnownPod) -> Iterator[str]:
+    """What shows that another scheduler has to place the pod."""
+    known = evidence.in_the_way
+    name = evidence.pod.scheduler
+    if name:
+        yield f"the pod's schedulerName is {name}"
+    others = [(each, pod) for each, pod in known.schedulers.items() if each != name]
+    if others and name not in known.schedulers:
+        scheduler, pod = others[0]
+        yield f"other pods of its sharing system are placed by {scheduler}, such as {pod}"
+    if known.webhook:
+        yield known.webhook
+
+
+def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
+    """A cause that a part of the message names."""
+
+    def cause(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+        return _failed(evidence, reason) if message.of_kind(kind) else None
+
+    return cause
+
+
+_CAUSES: Final[tuple[_Cause, ...]] = (
+    _locked,
+    _by_other_scheduler,
+    _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS),
+    _by_message(PartKind.GATE, ExplainReason.GATED),
+    _by_message(PartKind.RESOURCE_CLAIM, ExplainReason.RESOURCE_CLAIMS_WAIT),
+    _by_message(PartKind.QUEUE, ExplainReason.QUEUE_FULL),
+    _by_message(PartKind.GROUP, ExplainReason.POD_GROUP_WAITS),
+    _by_message(PartKind.QUOTA, ExplainReason.SCHEDULER_QUOTA),
+)
+"""Causes that the message names, the most specific first."""
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def _of_parts(
+    evidence: KnownPod, message: SchedulerMessage, fitting: list[str], texts: tuple[str, ...]
+) -> ExplainedStep:
+    """The cause by what each part is about."""
+    known = evidence.in_the_way
+    parts = [part for part in message.parts if not _is_about_other_nodes(part, evidence)]
+    units = requested_names(evidence.pod) & frozenset(_gpu_units(evidence))
+    of_shares = [
+        part
+        for part in parts
+        if part.kind is PartKind.SHARES or (part.kind is PartKind.RESOURCE and part.name in units)
+    ]
+    checks = [
+        part
+        for part in parts
+        if part.kind in (PartKind.CHECK, PartKind.TAINT)
+        or (part.kind is PartKind.RESOURCE and part.name not in units)
+    ]
+    free = [name for name in fitting if name in evidence.units_free]
+    if of_shares and known.foreign:
+        step = _failed(evidence, ExplainReason.FOREIGN_RESERVATION, *known.foreign)
+        step = structs.replace(step, detail=known.foreign[0])
+    elif not free and any(part.kind is PartKind.RESOURCE for part in of_shares):
+        step = _failed(evidence, ExplainReason.UNITS_IN_USE)
+    elif checks:
+        return _other_checks(evidence, checks, message, texts)
+    elif parts and parts == of_shares and free and not _is_obstructed(evidence, free):
+        step = _failed(evidence, ExplainReason.STALE_SCHEDULER)
+        advertised = f"nodes whose advertised resources suffice, too: {', '.join(free[:5])}"
+        texts = (*texts, advertised)
+    else:
+        step = _failed(evidence, ExplainReason.UNKNOWN_REFUSAL)
+        step = structs.replace(step, advice="", detail=repr(message.text))
+        texts = (*texts, *_lock_texts(evidence))
+    return structs.replace(step, evidence=(*step.evidence, *texts))
+
+
+def _is_obstructed(evidence: KnownPod, free: list[str]) -> bool:
+    """Whether something else than the scheduler's memory may close all nodes with room."""
+    known = evidence.in_the_way
+    locked = {node for node, _ in known.locks}
+    return bool(
+        known.foreign
+        or known.missing
+        or evidence.pod.uses_resource_claims
+        or locked.intersection(free)
+    )
+
+
+def _lock_texts(evidence: KnownPod) -> Iterator[str]:
+    for node, lock in evidence.in_the_way.locks[:3]:
+        yield f"node {node} has {lock.key}: {lock.text!r}"
+
+
+def _is_about_other_nodes(part: MessagePart, evidence: KnownPod) -> bool:
+    """Whether the part is about nodes without GPUs of the pod's system, by their taint."""
+    if part.kind is not PartKind.TAINT or not part.name or not evidence.answers:
+        return False
+    return part.name.startswith(_CONTROL_PLANE) and part.name not in evidence.in_the_way.taints
+
+
+def _gpu_units(evidence: KnownPod) -> Iterator[str]:
+    if isinstance(evidence.demanded, tuple):
+        yield from (name for name, _ in evidence.demanded[1].units)
+    yield from evidence.observed
+
+
+def _other_checks(
+    evidence: KnownPod,
+    checks: list[MessagePart],
+    message: SchedulerMessage,
+    texts: tuple[str, ...],
+) -> ExplainedStep:
+    """Checks that are not about GPUs; GPUs are excluded only if no part is about them."""
+    about_gpus = any(
+        part.names_gpus or part.kind is PartKind.UNKNOWN or part.name in _gpu_units(evidence)
+        for part in message.parts
+    )
+    advice = f"correct what kube-scheduler names: {named(checks)}"
+    if not about_gpus:
+        advice += "; GPUs are not the reason"
+    return ExplainedStep(
+        WayStep.RESERVED,
+        ExplainOutcome.WAITING,
+        (StepReason.of(ExplainReason.OTHER_CHECKS),),
+        texts,
+        since=evidence.pod.scheduled_at,
+        advice=advice,
+    )
+
+
+def _failed(evidence: KnownPod, reason: Explained, *texts: str) -> ExplainedStep:
+    return ExplainedStep(
+        WayStep.RESERVED,
+        ExplainOutcome.FAILED,
+        (StepReason.of(reason),),
+        texts,
+        since=evidence.pod.scheduled_at,
+    )
