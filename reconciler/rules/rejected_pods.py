@@ -66,7 +66,8 @@ _NEVER_STARTED: Final[Mapping[str, Cause]] = {
 _SHUT_DOWN: Final = "Terminated"
 """The reason of a pod that its node's shutdown has killed (``pkg/kubelet/nodeshutdown``)."""
 
-_OF_OTHERS: Final = frozenset({"Evicted", "DeadlineExceeded", _SHUT_DOWN})
+RAN_AND_ENDED: Final = frozenset({"Evicted", "DeadlineExceeded", _SHUT_DOWN})
+"""Reasons of pods that were admitted and have run, also where no status of a container is left."""
 
 _UNKNOWN: Final = "ContainerStatusUnknown"
 """The kubelet's reason for a dead pod's containers that it cannot find, started or not."""
@@ -118,7 +119,7 @@ def _cause(pod: Pod) -> Cause | None:
         return Cause.OUT_OF_RESOURCE
     if pod.reason in _ADMISSION:
         return _ADMISSION[pod.reason]
-    if pod.reason in _OF_OTHERS or any(map(_has_started, pod.statuses)):
+    if pod.reason in RAN_AND_ENDED or any(map(_has_started, pod.statuses)):
         return None
     if pod.reason.startswith(_OUT_OF) and pod.reason != _OUT_OF:
         return Cause.OUT_OF_RESOURCE

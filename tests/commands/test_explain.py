@@ -73,12 +73,12 @@ def test_a_pod_and_a_node_of_nvidias_own_plugin(tmp_path):
     assert "the API server does not have its GPU" in text
     waits = steps(run("pod", "ml/b", *dump, "-o", "json"))
     assert [waits[step][0] for step in ("request", "nodes", "reserved")] == [
-        "passed", "passed", "waiting",
+        "passed", "passed", "failed",
     ]  # fmt: skip
     text = " ".join(run("pod", "ml/b", *dump).stdout.split())
     assert "kube-scheduler: Insufficient nvidia.com/gpu" in text
     node = run("node", "sliced", *dump, "-o", "json")
-    assert {outcome for outcome, _ in steps(node).values()} == {"passed"}
+    assert {outcome for outcome, _ in steps(node).values()} == {"passed", "not_checked"}
 
 
 def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):

@@ -29,7 +29,11 @@ def decisive(explained):
 def test_a_node_that_takes_pods():
     explained = explain_node(of_node(node("gpu-1", "hami"), pod("train-0", "hami")))
     assert decisive(explained) is None
-    assert explained.conclusion == "nothing is wrong with the node"
+    assert explained.conclusion == "nothing that was checked is wrong with the node"
+    unchecked = {step.step: step.needs for step in explained.steps if step.needs}
+    assert unchecked == {WayStep.FOLDERS: "vgpu reconcile plan --scope node on the node"}
+    for step in explained.steps:
+        assert step.evidence or step.needs, step.step
     assert [line.split(":")[0] for line in explained.lines] == [
         f"GPU {uuid('gpu-1', 0)}",
         f"GPU {uuid('gpu-1', 1)}",
@@ -108,8 +112,49 @@ def test_a_plugin_whose_resource_is_renamed_is_not_reported_as_dead():
     ]:
         explained = explain_node(of_node(one))
         (step,) = (step for step in explained.steps if step.step is WayStep.PLUGIN)
-        assert step.outcome is ExplainOutcome.PASSED
-        assert step.evidence[0].startswith("not checked: the node advertises no resource")
+        assert step.outcome is ExplainOutcome.NOT_CHECKED
+        assert step.evidence[0].startswith("the node advertises no resource")
     assert [reason.code for reason in explain_node(of_node(gone)).decisive.reasons] == [
         "not_advertised"
     ]
+
+
+def step_of(explained, step):
+    return next(each for each in explained.steps if each.step is step)
+
+
+def test_a_node_of_nvidias_plugin_with_nothing_allocatable_is_an_error_of_doctor_too():
+    eight, none, seven = ({"nvidia.com/gpu": number} for number in (8, 0, 7))
+    gone = explain_node(of_node(Node("gpu-1", ready=True, capacity=eight, allocatable=none)))
+    assert decisive(gone) == (WayStep.PLUGIN, ["nothing_allocatable"])
+    assert "nvidia.com/gpu: 0 of 8 allocatable" in gone.decisive.evidence
+    partly = explain_node(of_node(Node("gpu-1", ready=True, capacity=eight, allocatable=seven)))
+    assert [each.code for each in step_of(partly, WayStep.PLUGIN).remarks] == ["partly_allocatable"]
+    assert "nothing" not in partly.conclusion
+    assert "fewer units" in partly.conclusion
+
+
+def test_the_plugin_of_a_node_that_is_not_ready_is_not_checked():
+    one = structs.replace(node("gpu-1", "hami"), ready=False)
+    explained = explain_node(of_node(one))
+    assert decisive(explained) == (WayStep.READY, ["not_ready"])
+    assert step_of(explained, WayStep.PLUGIN).outcome is ExplainOutcome.NOT_CHECKED
+
+
+def test_a_lock_in_force_is_shown_and_passes():
+    annotations = lock(pod("other", "hami", phase="Pending"), 5)
+    one = node("gpu-1", "hami", annotations=annotations)
+    explained = explain_node(of_node(one, pod("other", "hami", phase="Pending")))
+    assert step_of(explained, WayStep.LOCK).outcome is ExplainOutcome.PASSED
+    assert "ml,other" in step_of(explained, WayStep.LOCK).evidence[0]
+
+
+def test_the_advice_about_a_node_is_never_the_command_that_was_run():
+    without = pod("train-0", "hami", claim=None, phase="Pending")
+    for one, pods in (
+        (node("gpu-1", "hami", "gpushare"), ()),
+        (node("gpu-1", "hami"), (without,)),
+    ):
+        explained = explain_node(of_node(one, *pods))
+        assert explained.advice
+        assert "explain node" not in explained.advice

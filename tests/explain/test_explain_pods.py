@@ -292,8 +292,12 @@ def test_a_pod_of_another_gpu_scheduler_is_not_judged():
         labels={"runai-gpu-group": "g"},
         deleted_at=NOW - HOUR,
     )
-    explained = explanation(tenant)
-    assert set(outcomes(explained).values()) == {ExplainOutcome.PASSED}
+    assert decisive(explanation(tenant))[2] == ["deleting"]
+    explained = explanation(structs.replace(tenant, deleted_at=None))
+    assert outcomes(explained)[WayStep.STARTED] is ExplainOutcome.PASSED
+    assert outcomes(explained)[WayStep.ALLOCATED] is ExplainOutcome.NOT_CHECKED
+    assert outcomes(explained)[WayStep.USE] is ExplainOutcome.NOT_CHECKED
+    assert explained.conclusion == "the pod runs; which GPU it uses is not checked"
     text = "a pod of KAI Scheduler, by runai-gpu-group: vgpu does not read its share"
     assert explained.steps[0].evidence == (text,)
     waits = structs.replace(asking(), annotations={"gpu-fraction": "0.5"}, containers=())

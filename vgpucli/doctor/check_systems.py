@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.installation import ReportedNode
+from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.components import (
@@ -23,7 +25,7 @@ from vgpucli.doctor.components import (
     InstalledComponent,
 )
 from vgpucli.doctor.facts import ClusterFacts, named
-from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
+from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
 
 _SYSTEMS: Final = DoctorCheck.SYSTEMS
 _SETTINGS: Final = DoctorCheck.SETTINGS
@@ -112,6 +114,13 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     for name, nodes in gone.items():
         evidence = f"{count(len(nodes), 'node')}: {named(nodes)}"
         yield finding(_SYSTEMS, DoctorReason.NOTHING_ALLOCATABLE, name, evidence)
+
+
+def node_errors(node: Node, as_of: float) -> tuple[DoctorFinding, ...]:
+    """The errors that one node shows by itself."""
+    facts = ClusterFacts(as_of, nodes=(ReportedNode(node),))
+    found = (*_allocatable(facts), *_several_systems(facts))
+    return tuple(each for each in found if each.severity is Severity.ERROR)
 
 
 # ---------------------------------------------------------------- settings

@@ -50,7 +50,9 @@ from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
+from vgpucli.doctor.check_systems import node_errors
 from vgpucli.explain.known_objects import InTheWay, KnownNode, KnownPod, NodeAnswer
+from vgpucli.explain.model import StepReason
 from vgpucli.explain.obstacles import (
     foreign_reservations,
     missing_resources,
@@ -60,6 +62,9 @@ from vgpucli.explain.obstacles import (
     skipped_by_webhook,
 )
 from vgpucli.prediction import ReadObjects, filled_cache
+
+_MOST_LISTED: Final = 5
+"""Maximum number of nodes whose units are listed."""
 
 _MOST_LOCKED: Final = 8
 """Maximum number of locked nodes that the reconciler's rules judge for a pod."""
@@ -196,7 +201,12 @@ class ClusterEvidence:
             tuple(nearby),
             observed=observed,
             other=other,
+            node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
+            quotas_read=any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
+            or bool(self.cluster.resource_quotas),
         )
+        if observed and not pod.node:
+            evidence = self._with_observed_units(evidence)
         if not isinstance(demanded, PlacementRefusal):
             evidence = self._with_placement(evidence, *demanded)
         return structs.replace(evidence, in_the_way=self._in_the_way(evidence))
@@ -242,6 +252,11 @@ class ClusterEvidence:
                     f" {each.cause.explanation}"
                     for each in claiming
                 )
+            ),
+            tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
+            tuple(
+                StepReason(each.reason.value, each.reason.explanation)
+                for each in node_errors(node, self.now)
             ),
         )
 
@@ -295,6 +310,36 @@ class ClusterEvidence:
             answers=answers,
             closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
             units_free=self._with_free_units(demand, fitting),
+        )
+
+    def _with_observed_units(self, evidence: KnownPod) -> KnownPod:
+        """The evidence with what the nodes have of resources that kube-scheduler alone counts."""
+        used: dict[str, Counter[str]] = {}
+        for pod in self._all_pods:
+            if pod.node and not pod.terminal:
+                used.setdefault(pod.node, Counter()).update(pod.requested_units())
+        rows: list[tuple[int, str, str]] = []
+        free = set()
+        for name, node in self._nodes.items():
+            held = used.get(name, Counter())
+            for resource in evidence.observed:
+                capacity = node.capacity.get(resource, 0)
+                allocatable = node.allocatable.get(resource, 0)
+                if capacity or allocatable:
+                    text = (
+                        f"{name}: {allocatable} of {capacity} {resource} allocatable,"
+                        f" bound pods request {held[resource]}"
+                    )
+                    rows.append((allocatable - capacity, name, text))
+            if all(
+                node.allocatable.get(resource, 0) - held[resource] >= units
+                for resource, units in evidence.observed.items()
+            ):
+                free.add(name)
+        units = tuple(text for _, _, text in sorted(rows)[:_MOST_LISTED])
+        closed = closed_to(evidence.pod.tolerations, self._nodes.values())
+        return structs.replace(
+            evidence, units=units, units_free=frozenset(free - closed.keys()), closed=closed
         )
 
     def _in_the_way(self, evidence: KnownPod) -> InTheWay:

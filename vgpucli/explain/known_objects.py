@@ -19,7 +19,7 @@ from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
-from vgpucli.explain.model import GpuGroup, NodeGroup
+from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
 """A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
@@ -85,6 +85,9 @@ class KnownPod(msgspec.Struct, frozen=True):
             pod of another system.
         other: the other GPU scheduler that the pod belongs to, whose shares are not read.
         in_the_way: what may keep the pod from GPUs that are free.
+        node_gone: whether the pod is bound to a node that does not exist.
+        quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
+        units: what the nodes have of the observed resources, as sentences.
     """
 
     pod: Pod
@@ -105,6 +108,9 @@ class KnownPod(msgspec.Struct, frozen=True):
     observed: Mapping[str, int] = {}
     other: Recognised | None = None
     in_the_way: InTheWay = InTheWay()
+    node_gone: bool = False
+    quotas_read: bool = False
+    units: tuple[str, ...] = ()
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -123,6 +129,8 @@ class KnownNode(msgspec.Struct, frozen=True):
         resources: what it advertises of the sharing systems' resources.
         observed: what it advertises of the resources of NVIDIA's own plugin.
         claiming: its pods that claim GPUs and request none, in sentences.
+        locks: its locks.
+        errors: the errors that vgpu doctor finds for the node alone.
     """
 
     node: Node
@@ -136,6 +144,8 @@ class KnownNode(msgspec.Struct, frozen=True):
     resources: Mapping[str, int] = {}
     observed: Mapping[str, int] = {}
     claiming: tuple[str, ...] = ()
+    locks: tuple[NodeLock, ...] = ()
+    errors: tuple[StepReason, ...] = ()
 
 
 _ORDER = {reason: number for number, reason in enumerate((*ClosedReason, *PlacementReason))}

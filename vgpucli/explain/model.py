@@ -83,10 +83,24 @@ class ExplainReason(Explained):
     SCHEDULER_QUOTA = "scheduler_quota", "a quota of the GPU scheduler refuses the pod"
     UNKNOWN_REFUSAL = "unknown_refusal", "refused for a reason that vgpu does not know"
     NODES_CLOSED = "nodes_closed", "each node with room is not ready, cordoned or tainted"
+    UNITS_MISSING = (
+        "units_missing",
+        "no node has as many free units of the resource as the pod requests",
+    )
+    NODE_GONE = "node_gone", "the node of the pod does not exist any more"
+    DELETING = "deleting", "the pod is being deleted"
+    ANNOTATED_ELSEWHERE = (
+        "node_differs",
+        "the annotations of the pod were made for another node",
+    )
     GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
     OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
     NOT_REPORTED = "not_reported", "the kubelet has not reported anything about the pod"
     NOT_ADVERTISED = "not_advertised", "the node registers GPUs and advertises no resource for them"
+    PARTLY_ALLOCATABLE = (
+        "partly_allocatable",
+        "the kubelet can allocate fewer units than the node has: a GPU may be unhealthy",
+    )
     NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
     STARTING = "starting", "the containers are starting"
     ENDED = "ended", "the pod has ended and holds nothing"

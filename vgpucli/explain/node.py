@@ -13,11 +13,13 @@ from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.ledger import DeviceEntry
 from vgpu.model.names import PodRef
-from vgpu.model.objects import MalformedObject
+from vgpu.model.objects import MalformedObject, Node
+from vgpu.model.taints import KEEPS_OFF
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.registry import registry
+from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownNode
 from vgpucli.explain.model import (
     ExplainedStep,
@@ -42,9 +44,11 @@ NODE_STEPS: Final = (
 
 
 _NO_KNOWN_NAME: Final = (
-    "not checked: the node advertises no resource of a name that vgpu knows; an operator may have"
-    " renamed it"
+    "the node advertises no resource of a name that vgpu knows; an operator may have renamed it"
 )
+
+_ON_NODE: Final = "vgpu reconcile plan --scope node on the node"
+"""What shows the leftover folders of a node."""
 
 
 def explain_node(evidence: KnownNode) -> Explanation:
@@ -54,9 +58,9 @@ def explain_node(evidence: KnownNode) -> Explanation:
         _registered(evidence),
         _ready(evidence),
         _plugin(evidence),
-        ExplainedStep(WayStep.LOCK, ExplainOutcome.PASSED),
+        _lock(evidence),
         _records(evidence),
-        ExplainedStep(WayStep.FOLDERS, ExplainOutcome.PASSED),
+        ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
     )
     findings = [
         finding for finding in evidence.findings if finding.object_ref.kind is not ObjectKind.DEVICE
@@ -132,20 +136,54 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
 
 
 def _ready(evidence: KnownNode) -> ExplainedStep:
-    closed = closed_to_new_pods(evidence.node)
+    node = evidence.node
+    closed = closed_to_new_pods(node)
+    taints = tuple(f"taint {taint.text}" for taint in node.taints if taint.effect in KEEPS_OFF)
     if closed is not None:
-        return _failed(WayStep.READY, StepReason.of(closed.reason))
-    return ExplainedStep(WayStep.READY, ExplainOutcome.PASSED)
+        return _failed(WayStep.READY, StepReason.of(closed.reason), *taints)
+    texts = ("its kubelet reports Ready, and it is not cordoned", *taints)
+    return ExplainedStep(WayStep.READY, ExplainOutcome.PASSED, evidence=texts)
 
 
 def _plugin(evidence: KnownNode) -> ExplainedStep:
-    texts = tuple(f"{name}: {units}" for name, units in sorted(evidence.resources.items()))
-    if evidence.ledger.devices and not evidence.resources:
-        return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=(_NO_KNOWN_NAME,))
-    if evidence.ledger.devices and evidence.schemes and not any(evidence.resources.values()):
-        reason = StepReason.of(ExplainReason.NOT_ADVERTISED)
-        return _failed(WayStep.PLUGIN, reason, *texts)
-    return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=texts)
+    node, resources = evidence.node, {**evidence.observed, **evidence.resources}
+    texts = tuple(_units_text(node, name, units) for name, units in sorted(resources.items()))
+    if evidence.ledger.devices and evidence.schemes and evidence.resources:
+        if not any(evidence.resources.values()):
+            return _failed(WayStep.PLUGIN, StepReason.of(ExplainReason.NOT_ADVERTISED), *texts)
+    elif evidence.ledger.devices and not evidence.resources:
+        return _not_checked(WayStep.PLUGIN, "the name of its resource", _NO_KNOWN_NAME)
+    gone = [each for each in evidence.errors if each.code == DoctorReason.NOTHING_ALLOCATABLE]
+    if gone:
+        return _failed(WayStep.PLUGIN, gone[0], *texts)
+    if not node.ready:
+        text = "the node is not ready: this is what its kubelet has reported before"
+        return _not_checked(WayStep.PLUGIN, "a node that is ready", *texts, text)
+    if not any(resources.values()):
+        return _not_checked(WayStep.PLUGIN, "a resource that the node advertises", *texts)
+    remarks = tuple(
+        StepReason.of(ExplainReason.PARTLY_ALLOCATABLE)
+        for name, units in resources.items()
+        if 0 < units < node.capacity.get(name, 0)
+    )[:1]
+    return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=texts, remarks=remarks)
+
+
+def _units_text(node: Node, name: str, units: int) -> str:
+    """What is allocatable of a resource, beside the capacity where it is less."""
+    capacity = node.capacity.get(name, units)
+    return f"{name}: {units}" + (f" of {capacity} allocatable" if capacity != units else "")
+
+
+def _lock(evidence: KnownNode) -> ExplainedStep:
+    """The locks of the node; the reconciler's rule finds those that nobody needs."""
+    locks = tuple(f"{lock.key}: {lock.text!r}" for lock in evidence.locks)
+    texts = locks or ("no annotation of the node is a lock",)
+    return ExplainedStep(WayStep.LOCK, ExplainOutcome.PASSED, evidence=texts)
+
+
+def _not_checked(step: WayStep, needs: str, *evidence: str) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.NOT_CHECKED, evidence=evidence, needs=needs)
 
 
 def _records(evidence: KnownNode) -> ExplainedStep:

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.reasons import Cause
+from reconciler.rules.rejected_pods import RAN_AND_ENDED
 from scheduler.filter.refusals import (
     RefusedNodes,
     quota_lines,
@@ -38,6 +39,7 @@ from vgpucli.explain.model import (
 )
 from vgpucli.explain.refusal import cause_without_room, refused_step, scheduler_texts
 from vgpucli.explain.rule_steps import with_findings, with_remarks
+from vgpucli.explain.scheduler_message import PartKind, parsed
 from vgpucli.explain.sentences import concluded, gpu_text, share_text, time_text
 from vgpucli.group_usage import MeasuredUse
 
@@ -73,6 +75,18 @@ def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:
 
 
 # ---------------------------------------------------------------- the checks
+
+_NO_QUOTA: Final = (
+    "the scheduler counts no quota for this pod, and the API server has admitted it: ResourceQuotas"
+    " are enforced when a pod is created"
+)
+
+_ON_NODE: Final = "vgpu top on the node of the pod"
+"""What shows the GPUs of a container that the API server does not have."""
+
+_KUBELET_ALLOCATED: Final = (
+    "the kubelet starts a container only after the device plugin has allocated its devices"
+)
 
 
 def _request(evidence: KnownPod) -> ExplainedStep:
@@ -113,11 +127,11 @@ def _observed_request(evidence: KnownPod) -> str:
 
 
 def _quota(evidence: KnownPod) -> ExplainedStep:
-    quota, namespace = evidence.quota, evidence.pod.ref.namespace
+    quota = evidence.quota
     if quota is None:
-        return _reached(WayStep.QUOTA, evidence, "the scheduler counts no quota for this pod")
+        return _reached(WayStep.QUOTA, evidence, _NO_QUOTA)
     if not quota:
-        return _passed(WayStep.QUOTA, f"namespace {namespace} has no quota of shared GPUs")
+        return _without_quota(evidence)
     lines = tuple(line.strip() for line in quota_lines(quota, evidence.used))
     refusal = evidence.over_quota
     if refusal is not None and not _is_placed(evidence):
@@ -132,6 +146,16 @@ def _quota(evidence: KnownPod) -> ExplainedStep:
     return _passed(WayStep.QUOTA, *lines)
 
 
+def _without_quota(evidence: KnownPod) -> ExplainedStep:
+    """The step of a pod in a namespace of which no quota is known."""
+    namespace = evidence.pod.ref.namespace
+    if evidence.quotas_read:
+        return _passed(WayStep.QUOTA, f"namespace {namespace} has no quota of shared GPUs")
+    if _is_placed(evidence):
+        return _passed(WayStep.QUOTA, "the pod has been placed: no quota refused it")
+    return _not_checked(WayStep.QUOTA, f"Namespace {namespace} and its ResourceQuotas")
+
+
 def _nodes(evidence: KnownPod) -> ExplainedStep:
     pod = evidence.pod
     if pod.node:
@@ -141,7 +165,7 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
     if pod.terminal:
         return _passed(WayStep.NODES, "the pod has ended and was never bound to a node")
     if evidence.observed:
-        return _passed(WayStep.NODES, "kube-scheduler alone places the pod")
+        return _units(evidence)
     if _is_placed_by_others(evidence):
         other = evidence.other
         texts = () if other is None else (f"{other.scheduler} places the pod",)
@@ -149,6 +173,21 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
     if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
         return _not_reached(WayStep.NODES)
     return _missing(evidence) or _room(evidence, evidence.demanded[1])
+
+
+def _units(evidence: KnownPod) -> ExplainedStep:
+    """Whether nodes have the units of a pod that kube-scheduler alone places."""
+    message = parsed(evidence.pod.unschedulable)
+    missed = [part for part in message.of_kind(PartKind.RESOURCE) if part.name in evidence.observed]
+    if not missed:
+        needs = "the message of kube-scheduler, which alone places the pod"
+        return _not_checked(WayStep.NODES, needs, *evidence.units)
+    quoted = f"kube-scheduler: {message.text}"
+    texts = evidence.units or (f"no node advertises {missed[0].name}",)
+    if evidence.units_free:
+        return _passed(WayStep.NODES, *texts)
+    step = _failed(WayStep.NODES, ExplainReason.UNITS_MISSING, *texts, quoted)
+    return structs.replace(step, detail=texts[0])
 
 
 def _missing(evidence: KnownPod) -> ExplainedStep | None:
@@ -202,6 +241,11 @@ def _claimed(evidence: KnownPod) -> ExplainedStep:
     pod, claims = evidence.pod, evidence.reading.claims
     texts = tuple(_claim_text(evidence, claim) for claim in claims)
     since = next((claim.assumed_at for claim in claims if claim.assumed_at), None)
+    elsewhere = [claim for claim in claims if claim.node and pod.node and claim.node != pod.node]
+    if elsewhere and not pod.terminal:
+        differs = _failed(WayStep.RESERVED, ExplainReason.ANNOTATED_ELSEWHERE, *texts)
+        detail = f"the annotations name {elsewhere[0].node}, the pod is bound to {pod.node}"
+        return structs.replace(differs, since=since, detail=detail)
     if pod.node or pod.terminal:
         return _passed(WayStep.RESERVED, *texts, since=since)
     quoted = (f"kube-scheduler: {one_line(pod.unschedulable)}",) if pod.unschedulable else ()
@@ -262,6 +306,7 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
         texts = scheduler_texts(evidence)
         return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
+    taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]
     if fitting and not evidence.in_the_way.missing:
         room = f"nodes with room by the allocation records: {_names(fitting)}"
@@ -278,7 +323,7 @@ def _admitted(evidence: KnownPod) -> ExplainedStep:
     if not pod.node:
         return _not_reached(WayStep.ADMITTED)
     has_run = _has_run(pod)
-    if pod.phase == "Failed" and pod.reason and not has_run:
+    if pod.phase == "Failed" and pod.reason and not has_run and not _was_ended(pod):
         text = one_line(f"{pod.reason}: {pod.message}")
         return _failed(WayStep.ADMITTED, Cause.OTHER, text)
     if pod.started_at is not None or has_run or pod.phase in ("Running", "Succeeded", "Failed"):
@@ -286,6 +331,8 @@ def _admitted(evidence: KnownPod) -> ExplainedStep:
         return _passed(WayStep.ADMITTED, text, since=pod.started_at)
     node = evidence.node
     reason: Explained = ExplainReason.NOT_REPORTED
+    if evidence.node_gone:
+        reason = ExplainReason.NODE_GONE
     if node is not None and not node.ready:
         reason = ClosedReason.NOT_READY
     return _waiting(WayStep.ADMITTED, reason, f"node {pod.node}")
@@ -308,14 +355,24 @@ def _allocated(evidence: KnownPod) -> ExplainedStep:
     if pending and holds_devices(pod) and not _runs(evidence):
         text = f"not allocated yet: {', '.join(pending)}"
         return _waiting(WayStep.ALLOCATED, WaitingReason.NOT_ASSIGNED, text)
-    if claims:
+    if claims and not pending:
         since = next((claim.assigned_at for claim in claims if claim.assigned_at), None)
-        marked = "the annotations have every share as allocated"
-        text = "the containers run" if pending else marked
+        text = "the annotations have every share as allocated"
         return _passed(WayStep.ALLOCATED, text, since=since)
-    if pod.terminal or _holdings(evidence) or not evidence.reading.wanted:
-        return _passed(WayStep.ALLOCATED)
-    return _not_reached(WayStep.ALLOCATED)
+    return _allocated_by_state(evidence)
+
+
+def _allocated_by_state(evidence: KnownPod) -> ExplainedStep:
+    """The step of a pod whose annotations do not show the allocation, by its containers."""
+    pod = evidence.pod
+    if not (_runs(evidence) or _has_run(pod) or _was_ended(pod)):
+        return _not_reached(WayStep.ALLOCATED)
+    if evidence.other is not None:
+        return _not_checked(WayStep.ALLOCATED, f"the records of {evidence.other.scheduler}")
+    if evidence.reading.claims or evidence.observed or _holdings(evidence):
+        verb = "runs" if _runs(evidence) else "ran"
+        return _passed(WayStep.ALLOCATED, f"{_container_text(pod)} {verb}; {_KUBELET_ALLOCATED}")
+    return _not_checked(WayStep.ALLOCATED, _ON_NODE, _container_text(pod))
 
 
 def _started(evidence: KnownPod) -> ExplainedStep:
@@ -323,19 +380,28 @@ def _started(evidence: KnownPod) -> ExplainedStep:
     if not pod.node:
         return _not_reached(WayStep.STARTED)
     if pod.terminal:
-        return _passed(WayStep.STARTED, f"the pod has ended: {pod.phase}")
+        return _ended(pod)
     failing = next((status for status in pod.statuses if waits_in_vain(status)), None)
     if failing is not None:
         cause = Cause.CRASH_LOOP if failing.reason == CRASH_LOOP else Cause.CANNOT_START
         return _failed(WayStep.STARTED, cause, _status_text(failing))
     if _runs(evidence):
         since = [s.started_at for s in pod.statuses if s.started_at is not None]
-        return _passed(WayStep.STARTED, since=min(since, default=None))
+        text = f"{_container_text(pod)} runs"
+        return _passed(WayStep.STARTED, text, since=min(since, default=None))
     state = pod_state(pod)
     text = one_line(f"{state.waiting_reason}: {state.waiting_message}".strip(": "))
     if not pod.statuses and pod.started_at is None:
         return _not_reached(WayStep.STARTED)
     return _waiting(WayStep.STARTED, ExplainReason.STARTING, *filter(None, (text,)))
+
+
+def _ended(pod: Pod) -> ExplainedStep:
+    """Whether a pod that has ended did run."""
+    text = one_line(f"the pod has ended: {pod.phase} {pod.reason}").strip()
+    if pod.phase == "Succeeded" or _has_run(pod) or _was_ended(pod):
+        return _passed(WayStep.STARTED, text)
+    return _waiting_with(WayStep.STARTED, text, "no container of it is known to have run")
 
 
 def _use(evidence: KnownPod) -> ExplainedStep:
@@ -345,16 +411,34 @@ def _use(evidence: KnownPod) -> ExplainedStep:
     if not holds_devices(pod):
         return _passed(WayStep.USE, "the pod has ended and holds no share of a GPU")
     held = tuple(_holding_text(evidence, holding) for holding in _holdings(evidence))
-    if not _runs(evidence):
-        idle = tuple(f"not running, {text}" for text in held)
-        return ExplainedStep(WayStep.USE, ExplainOutcome.WAITING, evidence=idle)
     if pod.deleted_at is not None:
         due = f"the deletion of the pod is due since {time_text(pod.deleted_at)}"
-        return _passed(WayStep.USE, due, *held)
+        left = ", ".join(pod.finalizers)
+        more = (f"finalizers that are left: {left}",) if left else ()
+        step = _waiting(WayStep.USE, ExplainReason.DELETING, due, *more, *held)
+        return structs.replace(step, detail=more[0] if more else "")
+    if not _runs(evidence):
+        return _waiting_with(WayStep.USE, *(f"not running, {text}" for text in held))
+    return _lost(evidence, held) or _used(evidence, held)
+
+
+def _lost(evidence: KnownPod, held: tuple[str, ...]) -> ExplainedStep | None:
+    """The step of a pod whose node is not ready or gone; None of another pod."""
+    node = evidence.pod.node
+    if evidence.node_gone:
+        return _failed(WayStep.USE, ExplainReason.NODE_GONE, f"node {node}", *held)
+    if evidence.node is not None and not evidence.node.ready:
+        text = f"node {node} is not ready: its kubelet does not report whether the pod runs"
+        return _failed(WayStep.USE, ClosedReason.NOT_READY, text, *held)
+    return None
+
+
+def _used(evidence: KnownPod, held: tuple[str, ...]) -> ExplainedStep:
+    """The step of a pod that runs on a node that is ready."""
     if evidence.observed or evidence.other:
         text = "the API server does not have its GPU: vgpu top on the node shows it"
-        return _passed(WayStep.USE, text, *held)
-    return _passed(WayStep.USE, *held)
+        return _not_checked(WayStep.USE, _ON_NODE, text, *held)
+    return _passed(WayStep.USE, *held) if held else _not_checked(WayStep.USE, _ON_NODE)
 
 
 _CHECKS: Final[tuple[Callable[[KnownPod], ExplainedStep], ...]] = (
@@ -416,6 +500,26 @@ def _waiting(step: WayStep, reason: Explained, *evidence: str) -> ExplainedStep:
 def _not_checked(step: WayStep, needs: str, *evidence: str) -> ExplainedStep:
     """A step that nothing shows to be passed; ``needs`` would show it."""
     return ExplainedStep(step, ExplainOutcome.NOT_CHECKED, evidence=evidence, needs=needs)
+
+
+def _waiting_with(step: WayStep, *evidence: str) -> ExplainedStep:
+    """A step that was not reached, with what shows it."""
+    return ExplainedStep(step, ExplainOutcome.WAITING, evidence=evidence)
+
+
+def _was_ended(pod: Pod) -> bool:
+    """Whether the pod has run and was ended, though no status of a container may be left."""
+    return pod.phase == "Failed" and pod.reason in RAN_AND_ENDED
+
+
+def _container_text(pod: Pod) -> str:
+    """The containers that run, or have run, for people."""
+    running = [s.name for s in pod.statuses if s.state is ContainerState.RUNNING]
+    ended = [s.name for s in pod.statuses if s.state is ContainerState.TERMINATED]
+    names = running or ended
+    if not names:
+        return f"the pod, in phase {pod.phase} by its kubelet,"
+    return f"{'container' if len(names) == 1 else 'containers'} {_names(names)}"
 
 
 def _has_run(pod: Pod) -> bool:
@@ -488,7 +592,9 @@ def _claim_text(evidence: KnownPod, claim: Claim) -> str:
     where = f" of node {claim.node or evidence.pod.node}" if claim.node or evidence.pod.node else ""
     when = f" at {time_text(claim.assumed_at)}" if claim.assumed_at is not None else ""
     what = ", ".join(parts) or "nothing"
-    return f"the scheduler of {claim.scheme.value} reserved {what}{where}{when}"
+    demanded = evidence.demanded
+    own = "" if isinstance(demanded, PlacementRefusal) else demanded[0].row.name
+    return f"the scheduler of {own or claim.scheme.value} reserved {what}{where}{when}"
 
 
 def _holding_text(evidence: KnownPod, holding: Holding) -> str:

@@ -123,14 +123,14 @@ def scheduler_texts(evidence: KnownPod) -> Iterator[str]:
     """What shows that another scheduler has to place the pod."""
     known = evidence.in_the_way
     name = evidence.pod.scheduler
+    if known.webhook:
+        yield known.webhook
     if name:
         yield f"the pod's schedulerName is {name}"
     others = [(each, pod) for each, pod in known.schedulers.items() if each != name]
     if others and name not in known.schedulers:
         scheduler, pod = others[0]
         yield f"other pods of its sharing system are placed by {scheduler}, such as {pod}"
-    if known.webhook:
-        yield known.webhook
 
 
 def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
@@ -184,7 +184,13 @@ def _of_parts(
         step = _failed(evidence, ExplainReason.UNITS_IN_USE)
     elif checks:
         return _other_checks(evidence, checks, message, texts)
-    elif parts and parts == of_shares and free and not _is_obstructed(evidence, free):
+    elif (
+        parts
+        and parts == of_shares
+        and free
+        and not evidence.observed
+        and not _is_obstructed(evidence, free)
+    ):
         step = _failed(evidence, ExplainReason.STALE_SCHEDULER)
         advertised = f"nodes whose advertised resources suffice, too: {', '.join(free[:5])}"
         texts = (*texts, advertised)

@@ -92,6 +92,9 @@ def with_findings(step: ExplainedStep, findings: Iterable[Finding]) -> Explained
         reasons=(*reasons, *others),
         evidence=tuple(dict.fromkeys((*_evidence(own), *step.evidence))),
         since=min(since, default=step.since),
+        needs="",
+        detail="",
+        advice=None,
     )
 
 

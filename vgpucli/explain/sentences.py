@@ -13,6 +13,7 @@ from vgpu.model.allocation import Device, Share
 from vgpu.model.documentation import page
 from vgpu.model.units import percentage, rounded_size
 from vgpu.placement.result import PlacementReason
+from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, Explanation, WayStep
 
 _UUID: Final = 12
@@ -52,6 +53,17 @@ _REQUEST = "correct the resources or annotations of the pod, and create the pod 
 _QUOTA = "raise the quota, end other pods of the namespace, or request less"
 _ROOM = "end or move other pods (vgpu inspect shows the holders), request less, or add a GPU"
 _NODE = "vgpu explain node NODE shows what is wrong with such a node"
+
+_ADVICE_FOR_NODES: Final[Mapping[str, str]] = {
+    PlacementReason.MIXED_NODE: "use one sharing system per node",
+    PlacementReason.UNREADABLE: "correct what cannot be read; vgpu reconcile plan names each"
+    " object",
+    PlacementReason.POD_WITHOUT_GPU: "vgpu explain pod of the pod that is named shows what is wrong"
+    " with it",
+    PlacementReason.OTHER_SCHEDULER: "wait until the other scheduler has bound its pod; vgpu"
+    " reconcile plan names reservations that stay",
+}
+"""What to do about a node, where the advice for a pod would be the command that was run."""
 _KUBELET = "look at the kubelet and the device plugin of the node"
 _DESCRIBE = "kubectl describe pod shows the events of the pod"
 
@@ -95,6 +107,14 @@ ADVICE: Final[Mapping[str, str]] = {
     " lock that nobody needs",
     ExplainReason.FOREIGN_RESERVATION: "vgpu explain pod of the pod that is named shows what is"
     " wrong with it; its scheduler counts its GPUs on the wrong node until it is recreated",
+    ExplainReason.UNITS_MISSING: "vgpu explain node NODE shows why a node has fewer units than"
+    " GPUs; else end other pods, request less, or add a GPU",
+    ExplainReason.NODE_GONE: "make sure that the machine is off; kube-controller-manager deletes"
+    " the pods of nodes that are gone",
+    ExplainReason.DELETING: "wait for the kubelet and for the owners of the finalizers, which"
+    " remove them",
+    ExplainReason.ANNOTATED_ELSEWHERE: "a controller that recreates the pod gets it placed again;"
+    " look for a nodeName or a second scheduler that has bound it",
     ExplainReason.EXTENDER_FAILS: "look at the pods and the log of the scheduler extender that"
     " kube-scheduler calls, and at its Service and certificate",
     ExplainReason.RESOURCE_CLAIMS_WAIT: "kubectl describe resourceclaim shows why the claims of the"
@@ -114,6 +134,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ClosedReason.CORDONED_NODE: "kubectl uncordon the node when it may take pods",
     ExplainReason.NOT_ADVERTISED: "check that the device plugin of the node runs and has registered"
     " its resources",
+    DoctorReason.NOTHING_ALLOCATABLE: DoctorReason.NOTHING_ALLOCATABLE.advice,
     ExplainReason.STARTING: f"wait; {_DESCRIBE}",
     WaitingReason.UNREADABLE: "correct or remove the annotations that are quoted",
     WaitingReason.NOT_BOUND: "wait for kube-scheduler, which binds the pod or gives the GPU back",
@@ -144,7 +165,10 @@ def concluded(explanation: Explanation) -> Explanation:
         text += f": {decisive.reasons[0].explanation}"
     if decisive.detail:
         text += f" ({decisive.detail})"
-    return structs.replace(explanation, conclusion=text, advice=_advice(decisive))
+    advice = _advice(decisive)
+    if kind == "node" and decisive.reasons and not decisive.reasons[0].rule:
+        advice = _ADVICE_FOR_NODES.get(decisive.reasons[0].code, advice)
+    return structs.replace(explanation, conclusion=text, advice=advice)
 
 
 def _advice(step: ExplainedStep) -> str:
@@ -161,9 +185,19 @@ def _advice(step: ExplainedStep) -> str:
 
 def _all_passed(explanation: Explanation) -> str:
     use = next((step for step in explanation.steps if step.step is WayStep.USE), None)
+    remarked = next((step for step in explanation.steps if step.remarks), None)
+    remark = (
+        "" if remarked is None else f"; {remarked.remarks[0].explanation} (step {remarked.step})"
+    )
+    unchecked = any(step.outcome is ExplainOutcome.NOT_CHECKED for step in explanation.steps)
     if use is None:
         kind = explanation.kind if explanation.kind == "GPU" else explanation.kind.lower()
-        return f"nothing is wrong with the {kind}"
+        if remark:
+            return f"no step of the {kind} fails{remark}"
+        what = "nothing that was checked" if unchecked else "nothing"
+        return f"{what} is wrong with the {kind}"
     if any("has ended" in text for text in use.evidence):
-        return "the pod has ended and holds no share of a GPU"
-    return "the pod runs and has its share of a GPU" if use.evidence else "the pod runs"
+        return f"the pod has ended and holds no share of a GPU{remark}"
+    if use.outcome is ExplainOutcome.NOT_CHECKED:
+        return f"the pod runs; which GPU it uses is not checked{remark}"
+    return f"the pod runs and has its share of a GPU{remark}"

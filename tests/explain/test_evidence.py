@@ -1,0 +1,131 @@
+"""A step is passed only with evidence; what the evidence of pods on lost nodes is."""
+
+import pytest
+from msgspec import structs
+
+from tests.explain.test_explain_pods import (
+    asking,
+    decisive,
+    explanation,
+    gpushare_node,
+    outcomes,
+)
+from tests.reconciler.samples import HOUR, NOW, node, pod, refused
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Namespace, Node, Pod
+from vgpucli.explain.model import ExplainOutcome, WayStep
+
+
+def test_a_passed_step_has_evidence_and_a_step_that_is_not_checked_has_its_needs():
+    for one in (
+        pod("train-0", "gpushare", phase="Running"),
+        structs.replace(pod("train-0", "gpushare", phase="Succeeded"), statuses=()),
+        asking(),
+        refused(pod("train-0", "hami")),
+        nvidia("gpu-1", "Running"),
+        nvidia("", "Pending"),
+    ):
+        for step in explanation(one, gpushare_node(), whole()).steps:
+            if step.outcome is ExplainOutcome.PASSED:
+                assert any(step.evidence), step.step
+            assert bool(step.needs) is (step.outcome is ExplainOutcome.NOT_CHECKED), step.step
+
+
+def whole(name="gpu-9", capacity=8, allocatable=8):
+    units = ({"nvidia.com/gpu": number} for number in (capacity, allocatable))
+    return Node(name, ready=True, capacity=next(units), allocatable=next(units))
+
+
+def nvidia(on, phase, number=4, **fields):
+    """A pod of NVIDIA's own plugin."""
+    return Pod(
+        PodRef(f"uid-{on}", "ml", f"whole-{on}"),
+        node=on,
+        containers=(Container("main", {"nvidia.com/gpu": number}),),
+        phase=phase,
+        scheduled_at=NOW - HOUR,
+        **fields,
+    )
+
+
+def test_the_nodes_of_a_pod_of_nvidias_plugin_are_those_that_lack_units():
+    message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    waits = nvidia("", "Pending", unschedulable=message)
+    full = nvidia("gpu-8", "Running", 8)
+    explained = explanation(waits, whole("gpu-8"), whole("gpu-9", allocatable=0), full)
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["units_missing"])
+    assert explained.decisive.evidence[:2] == (
+        "gpu-9: 0 of 8 nvidia.com/gpu allocatable, bound pods request 0",
+        "gpu-8: 8 of 8 nvidia.com/gpu allocatable, bound pods request 8",
+    )
+    assert "gpu-9: 0 of 8" in explained.conclusion
+    free = explanation(waits, whole("gpu-8"), whole("gpu-9"), full)
+    assert outcomes(free)[WayStep.NODES] is ExplainOutcome.PASSED
+    assert decisive(free)[2] == ["unknown_refusal"]
+    assert free.advice == ""
+
+
+@pytest.mark.parametrize("style", ["hami", "nvidia"])
+def test_a_pod_that_runs_on_a_node_that_is_not_ready_or_gone_is_not_reported_as_well(style):
+    if style == "nvidia":
+        one, there = nvidia("gpu-1", "Running"), whole("gpu-1")
+    else:
+        one, there = pod("train-0", "hami", phase="Running"), node("gpu-1", "hami")
+    for nodes, code in (
+        ((structs.replace(there, ready=False),), "not_ready"),
+        ((whole("gpu-2"),), "node_gone"),
+    ):
+        explained = explanation(one, *nodes)
+        assert decisive(explained) == (WayStep.USE, ExplainOutcome.FAILED, [code])
+        assert "runs and has" not in explained.conclusion
+        assert "delete the pod" not in explained.advice
+
+
+def test_a_quota_is_not_checked_where_neither_namespace_nor_quotas_were_read():
+    step = explanation(asking()).steps[1]
+    assert step.outcome is ExplainOutcome.NOT_CHECKED
+    assert step.needs == "Namespace ml and its ResourceQuotas"
+    step = explanation(asking(), namespaces=(Namespace("ml"),)).steps[1]
+    assert step.outcome is ExplainOutcome.PASSED
+
+
+def test_annotations_for_another_node_fail_the_reservation():
+    moved = structs.replace(pod("train-0", "hami", phase="Running"), node="gpu-2")
+    nodes = node("gpu-1", "hami"), node("gpu-2", "hami")
+    explained = explanation(moved, *nodes)
+    assert decisive(explained) == (WayStep.RESERVED, ExplainOutcome.FAILED, ["node_differs"])
+    assert "the annotations name gpu-1, the pod is bound to gpu-2" in explained.conclusion
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "DeadlineExceeded"])
+def test_a_pod_that_was_ended_did_run(reason):
+    one = structs.replace(
+        pod("train-0", "gpushare", phase="Failed"), statuses=(), reason=reason, message="x"
+    )
+    found = outcomes(explanation(one))
+    for step in (WayStep.ADMITTED, WayStep.ALLOCATED, WayStep.STARTED):
+        assert found[step] is ExplainOutcome.PASSED, step
+
+
+def test_the_containers_of_a_refused_pod_never_ran():
+    explained = explanation(refused(pod("train-0", "hami")), node("gpu-1", "hami"))
+    assert outcomes(explained)[WayStep.STARTED] is ExplainOutcome.WAITING
+    texts = " ".join(text for step in explained.steps for text in step.evidence)
+    assert "the containers run" not in texts
+
+
+def test_a_pod_that_is_being_deleted_has_the_finalizers_that_are_left():
+    one = pod("train-0", "gpushare", phase="Running", deleted_at=NOW - 1, finalizers=("a.io/b",))
+    explained = explanation(one)
+    assert decisive(explained) == (WayStep.USE, ExplainOutcome.WAITING, ["deleting"])
+    assert "finalizers that are left: a.io/b" in explained.conclusion
+
+
+def test_a_remark_is_in_the_closing_sentence():
+    annotations = {"vgpu.dev/quota-memory": "40Gi", "vgpu.dev/over-quota": "memory"}
+    explained = explanation(
+        pod("train-0", "gpushare", phase="Running"),
+        namespaces=(Namespace("ml", annotations=annotations),),
+    )
+    remark = explained.steps[1].remarks[0].explanation
+    assert explained.conclusion.endswith(f"; {remark} (step quota)")
