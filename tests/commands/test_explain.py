@@ -69,7 +69,7 @@ def test_a_pod_and_a_node_of_nvidias_own_plugin(tmp_path):
     dump = dumped(tmp_path, NVIDIAS)
     text = " ".join(run("pod", "ml/a", *dump).stdout.split())
     assert "NVIDIA's device plugin, which vgpu only observes: 2 nvidia.com/gpu" in text
-    assert "of 8" not in text, "Kubernetes counts and enforces this quota"
+    assert "ResourceQuota ml/q: Kubernetes counts 3 of 8 requests.nvidia.com/gpu" in text
     assert "the API server does not have its GPU" in text
     waits = steps(run("pod", "ml/b", *dump, "-o", "json"))
     assert [waits[step][0] for step in ("request", "nodes", "reserved")] == [

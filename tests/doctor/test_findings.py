@@ -254,6 +254,22 @@ CASES = {
         (*VOLCANO, volcano_config({"name": "predicates"}, {"name": "deviceshare"})),
         {"vgpu_not_enabled"},
     ),
+    "Volcano's scheduler with two ways of sharing": (
+        (
+            *VOLCANO,
+            volcano_config(
+                {
+                    "name": "deviceshare",
+                    "arguments": {
+                        "deviceshare.VGPUEnable": True,
+                        "deviceshare.GPUNumberEnable": "true",
+                        "deviceshare.GPUSharingEnable": False,
+                    },
+                }
+            ),
+        ),
+        {"deviceshare_conflict"},
+    ),
     "Volcano's scheduler with vGPUs": (
         (
             *VOLCANO,

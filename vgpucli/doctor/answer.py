@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
+import msgspec
+
 from vgpu.model.units import count
 from vgpucli.doctor.check_nodes import check_clocks, check_kubelet, check_runtime, check_units
 from vgpucli.doctor.check_rights import check_rights
@@ -26,7 +28,7 @@ CHECKS: Final[dict[DoctorCheck, Callable[[ClusterFacts], Iterator[DoctorFinding]
 def cluster_findings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     """The findings of all checks; a check that finds nothing wrong has one of severity ok."""
     for unread in facts.unread:
-        yield unread_finding(unread)
+        yield _not_in_dump(unread) if facts.is_dump else unread_finding(unread)
     if facts.malformed:
         text = f"{count(len(facts.malformed), 'object')}: {named(facts.malformed)}"
         yield finding(DoctorCheck.SYSTEMS, DoctorReason.MALFORMED, "", text)
@@ -52,6 +54,12 @@ def _was_made(check: DoctorCheck, facts: ClusterFacts) -> bool:
             return bool(facts.gpu_nodes)
         case _:
             return True
+
+
+def _not_in_dump(unread: Unread) -> DoctorFinding:
+    """The finding that a part is not in the dump, which is no missing right."""
+    advice = "add it to the dump, if the cluster has it: kubectl get … -A -o json"
+    return msgspec.structs.replace(unread_finding(unread), advice=advice)
 
 
 def unread_finding(unread: Unread) -> DoctorFinding:

@@ -77,12 +77,25 @@ def _of_kube_scheduler(
 def _of_volcano(
     facts: ClusterFacts, place: str, document: Mapping[str, Any]
 ) -> Iterator[DoctorFinding]:
-    if any(VOLCANOS in systems for systems in facts.systems.values()) and not _enables(document):
+    enabled = list(_enabled(document))
+    has_gpus = any(VOLCANOS in systems for systems in facts.systems.values())
+    if has_gpus and not any(_VGPU in names for names in enabled):
         yield finding(_CHECK, DoctorReason.VGPU_NOT_ENABLED, place)
+    for names in enabled:
+        if len(names) > 1:
+            evidence = f"deviceshare has {' and '.join(sorted(names))}"
+            yield finding(_CHECK, DoctorReason.DEVICESHARE_CONFLICT, place, evidence)
 
 
-def _enables(document: Mapping[str, Any]) -> bool:
-    """Whether the plugin deviceshare places vGPUs; any other form of the document is none."""
+_VGPU: Final = "deviceshare.VGPUEnable"
+
+_EXCLUSIVE: Final = (_VGPU, "deviceshare.GPUSharingEnable", "deviceshare.GPUNumberEnable")
+"""Arguments of which Volcano's scheduler allows one: with two it ends at once (``klog.Fatal`` in
+``pkg/scheduler/plugins/deviceshare/deviceshare.go`` 115 to 120)."""
+
+
+def _enabled(document: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """The exclusive arguments that are true, of each plugin deviceshare."""
     tiers = document.get("tiers")
     for tier in tiers if isinstance(tiers, list) else ():
         plugins = tier.get("plugins") if isinstance(tier, dict) else None
@@ -90,7 +103,5 @@ def _enables(document: Mapping[str, Any]) -> bool:
             if not isinstance(plugin, dict) or plugin.get("name") != "deviceshare":
                 continue
             arguments = plugin.get("arguments")
-            value = arguments.get("deviceshare.VGPUEnable") if isinstance(arguments, dict) else None
-            if str(value).lower() == "true":
-                return True
-    return False
+            given = arguments if isinstance(arguments, dict) else {}
+            yield frozenset(name for name in _EXCLUSIVE if str(given.get(name)).lower() == "true")

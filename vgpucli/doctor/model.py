@@ -219,6 +219,12 @@ class DoctorReason(Explained):
         "Volcano's scheduler places no vGPUs without its plugin deviceshare with VGPUEnable",
         "add deviceshare with deviceshare.VGPUEnable: true to volcano-scheduler.conf",
     )
+    DEVICESHARE_CONFLICT = (
+        "deviceshare_conflict",
+        Severity.ERROR,
+        "Volcano's scheduler ends at its start: its plugin deviceshare allows one way of sharing",
+        "leave one of VGPUEnable, GPUSharingEnable and GPUNumberEnable true",
+    )
 
     # runtime
     RUNTIMES = "runtimes", Severity.INFO, "container runtimes of the nodes with GPUs"

@@ -6,7 +6,7 @@ would take seconds.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -20,11 +20,12 @@ from reconciler.observe.cluster import cluster_view
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
+from reconciler.rules.conflicts import CAUSES
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.closed_nodes import closed_to
-from vgpu.ledger import Ledger
+from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
@@ -204,6 +205,12 @@ class ClusterEvidence:
             node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
             quotas_read=any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
             or bool(self.cluster.resource_quotas),
+            declared=tuple(
+                quota
+                for quota in self.cluster.resource_quotas
+                if quota.namespace == pod.ref.namespace and quota.hard
+            ),
+            conflicts=() if ledger is None else tuple(_unreported(ledger, pod, held, findings)),
         )
         if observed and not pod.node:
             evidence = self._with_observed_units(evidence)
@@ -491,6 +498,20 @@ class ClusterEvidence:
         return about.uid in (pod.ref.uid, pod.kubelet_uid) or (
             named and about.kind is ObjectKind.SHARE_POD
         )
+
+
+def _unreported(
+    ledger: Ledger, pod: Pod, held: Collection[str], findings: Iterable[Finding]
+) -> Iterator[Conflict]:
+    """The conflicts about the pod, and about devices that it holds, that no finding reports."""
+    rules = {finding.rule for finding in findings}
+    uids = {pod.ref.uid, pod.kubelet_uid}
+    for conflict in ledger.conflicts:
+        is_own = conflict.pod is not None and conflict.pod.uid in uids
+        is_of_device = conflict.pod is None and conflict.device in held
+        rule = CAUSES[conflict.kind][0] if conflict.kind in CAUSES else None
+        if (is_own or is_of_device) and rule not in rules:
+            yield conflict
 
 
 def _is_renamed(codec: SchemeCodec, node: Node) -> bool:

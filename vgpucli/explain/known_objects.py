@@ -7,10 +7,10 @@ import msgspec
 
 from reconciler.model import Finding
 from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
-from vgpu.ledger import Ledger
+from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.from_api import Reading
 from vgpu.model.names import Scheme
-from vgpu.model.objects import Node, Pod
+from vgpu.model.objects import Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
@@ -88,6 +88,9 @@ class KnownPod(msgspec.Struct, frozen=True):
         node_gone: whether the pod is bound to a node that does not exist.
         quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
         units: what the nodes have of the observed resources, as sentences.
+        declared: the ResourceQuotas of its namespace with entries about GPUs.
+        conflicts: conflicts of the ledger about the pod and the devices that it holds, of which
+            the reconciler has no finding.
     """
 
     pod: Pod
@@ -111,6 +114,8 @@ class KnownPod(msgspec.Struct, frozen=True):
     node_gone: bool = False
     quotas_read: bool = False
     units: tuple[str, ...] = ()
+    declared: tuple[ResourceQuota, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
 
 
 class KnownNode(msgspec.Struct, frozen=True):

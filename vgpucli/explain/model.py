@@ -97,6 +97,10 @@ class ExplainReason(Explained):
     OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
     NOT_REPORTED = "not_reported", "the kubelet has not reported anything about the pod"
     NOT_ADVERTISED = "not_advertised", "the node registers GPUs and advertises no resource for them"
+    IMPLAUSIBLE_AMOUNT = (
+        "implausible_amount",
+        "a container requests more memory than any GPU has: the amount is meant in another unit",
+    )
     PARTLY_ALLOCATABLE = (
         "partly_allocatable",
         "the kubelet can allocate fewer units than the node has: a GPU may be unhealthy",

@@ -18,16 +18,17 @@ from vgpu.inventory import WaitingReason
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.errors import one_line
 from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
-from vgpu.ledger import Holding
+from vgpu.ledger import ConflictKind, Holding
 from vgpu.model.allocation import Claim, Request
 from vgpu.model.names import Phase
-from vgpu.model.objects import ContainerState, MalformedObject, Pod, Status, holds_devices
+from vgpu.model.objects import MIRROR, ContainerState, MalformedObject, Pod, Status, holds_devices
 from vgpu.model.reasons import Explained
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.model import (
     ExplainedStep,
@@ -37,10 +38,11 @@ from vgpucli.explain.model import (
     StepReason,
     WayStep,
 )
+from vgpucli.explain.obstacles import requested_names
 from vgpucli.explain.refusal import cause_without_room, refused_step, scheduler_texts
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.scheduler_message import PartKind, parsed
-from vgpucli.explain.sentences import concluded, gpu_text, share_text, time_text
+from vgpucli.explain.sentences import concluded, gpu_text, reopening, share_text, time_text
 from vgpucli.group_usage import MeasuredUse
 
 MOST_NAMED: Final = 5
@@ -52,7 +54,8 @@ def explain_pod(evidence: KnownPod) -> Explanation:
     steps: list[ExplainedStep] = []
     for check in _CHECKS:
         step = with_findings(check(evidence), evidence.findings)
-        steps.append(with_remarks(step, evidence.nearby))
+        step = with_remarks(step, evidence.nearby)
+        steps.append(_with_conflicts(step, evidence) if step.step is WayStep.USE else step)
     ref = evidence.pod.ref
     explanation = Explanation(
         "Pod",
@@ -61,7 +64,32 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         evidence.now,
         nodes=() if evidence.in_the_way.missing else node_groups(evidence.answers, evidence.closed),
     )
-    return concluded(explanation)
+    explanation = concluded(explanation)
+    if explanation.advice and MIRROR in evidence.pod.annotations:
+        return structs.replace(explanation, advice=_STATIC)
+    return explanation
+
+
+_STATIC: Final = (
+    "it is a static pod: correct its manifest on the node (the kubelet's staticPodPath), from which"
+    " the kubelet recreates it; deleting its mirror at the API server changes nothing"
+)
+
+
+def _with_conflicts(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
+    """The step with the conflicts of the ledger that no finding reports, as remarks."""
+    conflicts = [
+        conflict
+        for conflict in evidence.conflicts
+        if conflict.kind is not ConflictKind.NODE_DIFFERS
+    ]
+    reasons = (StepReason.of(conflict.kind) for conflict in conflicts)
+    details = (conflict.detail for conflict in conflicts if conflict.detail)
+    return structs.replace(
+        step,
+        remarks=tuple(dict.fromkeys((*step.remarks, *reasons))),
+        evidence=(*step.evidence, *details),
+    )
 
 
 def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:
@@ -90,6 +118,21 @@ _KUBELET_ALLOCATED: Final = (
 
 
 def _request(evidence: KnownPod) -> ExplainedStep:
+    """Whether the request is valid, with amounts that are meant in another unit."""
+    step = _valid_request(evidence)
+    misread = list(misread_amounts(evidence.pod))
+    if not misread:
+        return step
+    texts = (*step.evidence, *(text for text, _ in misread))
+    if step.outcome is ExplainOutcome.FAILED:
+        advice = "; ".join(dict.fromkeys(advice for _, advice in misread))
+        detail = misread[0][0]
+        return structs.replace(step, evidence=texts, advice=advice, detail=detail)
+    remarks = (*step.remarks, StepReason.of(ExplainReason.IMPLAUSIBLE_AMOUNT))
+    return structs.replace(step, evidence=texts, remarks=remarks)
+
+
+def _valid_request(evidence: KnownPod) -> ExplainedStep:
     demanded, pod = evidence.demanded, evidence.pod
     if text := _observed_request(evidence):
         return _passed(WayStep.REQUEST, text)
@@ -127,6 +170,21 @@ def _observed_request(evidence: KnownPod) -> str:
 
 
 def _quota(evidence: KnownPod) -> ExplainedStep:
+    """What the quotas answer, with what Kubernetes counts by itself."""
+    step = _answered_quota(evidence)
+    texts = tuple(
+        f"ResourceQuota {quota.namespace}/{quota.name}: Kubernetes counts {quota.used[name]} of"
+        f" {most} {name}"
+        if name in quota.used
+        else f"ResourceQuota {quota.namespace}/{quota.name} has no status for {name}:"
+        " kube-controller-manager has not counted it"
+        for quota in evidence.declared
+        for name, most in quota.hard.items()
+    )
+    return structs.replace(step, evidence=(*step.evidence, *texts)) if texts else step
+
+
+def _answered_quota(evidence: KnownPod) -> ExplainedStep:
     quota = evidence.quota
     if quota is None:
         return _reached(WayStep.QUOTA, evidence, _NO_QUOTA)
@@ -209,21 +267,50 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
         numbers = RefusedNodes.of(refused)
         reasons = tuple(StepReason.of(reason) for reason, _ in numbers.counts())
         text = rejection_text(summary_of(numbers), demand)
-        return ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, tuple(text.split("; ")))
+        texts = tuple(text.split("; "))
+        step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
+        if too_large := _too_large(evidence, demand):
+            advice = "request less memory for each GPU, or add a larger GPU"
+            texts = (*texts, too_large)
+            return structs.replace(step, evidence=texts, detail=too_large, advice=advice)
+        return step
     taking = [name for name in fitting if name not in evidence.closed]
     named = taking or fitting
     total = count(len(evidence.answers), "node")
     text = f"GPUs have room on {len(named)} of {total}: {_names(named)}"
     if not taking:
-        return _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, text)
+        step = _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, text)
+        closed = {evidence.closed[name] for name in fitting}
+        return structs.replace(step, advice=reopening(closed))
     return _passed(WayStep.NODES, text)
+
+
+def _too_large(evidence: KnownPod, demand: PodDemand) -> str:
+    """That no GPU of the nodes is as large as the pod requests, as a sentence; "" if one is."""
+    wanted = max((request.memory_bytes or 0 for request in demand.requests), default=0)
+    sizes = [
+        gpu.capacity_bytes
+        for _, view, _ in evidence.answers
+        if view is not None
+        for gpu in view.candidate.gpus
+    ]
+    largest = max(sizes, default=0)
+    if not largest or wanted <= largest:
+        return ""
+    return f"the largest GPU has {rounded_size(largest)}, requested are {rounded_size(wanted)}"
 
 
 def _reserved(evidence: KnownPod) -> ExplainedStep:
     pod, claims = evidence.pod, evidence.reading.claims
     unread = _unreadable(evidence)
     if unread and not claims and not pod.terminal:
-        return _failed(WayStep.RESERVED, WaitingReason.UNREADABLE, *unread)
+        step = _failed(WayStep.RESERVED, WaitingReason.UNREADABLE, *unread)
+        names = requested_names(pod) | {name for each in pod.containers for name in each.broken}
+        if any(text.partition(":")[0] in names for text in unread):
+            misread = dict.fromkeys(advice for _, advice in misread_amounts(pod))
+            advice = "; ".join(misread) or "correct the resources of the containers"
+            return structs.replace(step, advice=f"{advice}, in a new pod", detail=unread[0])
+        return step
     if claims:
         return _claimed(evidence)
     if pod.terminal:
@@ -308,8 +395,8 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]
-    if fitting and not evidence.in_the_way.missing:
-        room = f"nodes with room by the allocation records: {_names(fitting)}"
+    if (fitting or evidence.observed) and not evidence.in_the_way.missing:
+        room = f"nodes with room by the allocation records: {_names(fitting) or 'none'}"
         return refused_step(evidence, fitting, room)
     cause = cause_without_room(evidence)
     if cause is not None:

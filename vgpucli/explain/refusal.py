@@ -137,7 +137,10 @@ def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
     """A cause that a part of the message names."""
 
     def cause(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
-        return _failed(evidence, reason) if message.of_kind(kind) else None
+        if not message.of_kind(kind):
+            return None
+        step = _failed(evidence, reason)
+        return structs.replace(step, detail=named(message.of_kind(kind)[:1]))
 
     return cause
 

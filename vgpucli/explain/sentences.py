@@ -1,6 +1,6 @@
 """The sentences of an explanation: shares, GPUs and times, the conclusion, and what to do. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,7 +8,7 @@ from msgspec import structs
 
 from reconciler.reasons import Cause
 from vgpu.inventory import WaitingReason
-from vgpu.kube.closed_nodes import ClosedReason
+from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.model.allocation import Device, Share
 from vgpu.model.documentation import page
 from vgpu.model.units import percentage, rounded_size
@@ -51,7 +51,10 @@ def time_text(seconds: float) -> str:
 
 _REQUEST = "correct the resources or annotations of the pod, and create the pod again"
 _QUOTA = "raise the quota, end other pods of the namespace, or request less"
-_ROOM = "end or move other pods (vgpu inspect shows the holders), request less, or add a GPU"
+_ROOM = (
+    "end or move other pods (vgpu fit --defragment names the fewest, vgpu inspect the holders),"
+    " request less, or add a GPU"
+)
 _NODE = "vgpu explain node NODE shows what is wrong with such a node"
 
 _ADVICE_FOR_NODES: Final[Mapping[str, str]] = {
@@ -64,6 +67,10 @@ _ADVICE_FOR_NODES: Final[Mapping[str, str]] = {
     " reconcile plan names reservations that stay",
 }
 """What to do about a node, where the advice for a pod would be the command that was run."""
+_PLACED_PAST = (
+    "check schedulerName and nodeName in the template of the pod: it gets a GPU only if the"
+    " scheduler of its sharing system places it"
+)
 _KUBELET = "look at the kubelet and the device plugin of the node"
 _DESCRIBE = "kubectl describe pod shows the events of the pod"
 
@@ -126,7 +133,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ExplainReason.SCHEDULER_QUOTA: _QUOTA,
     ExplainReason.UNITS_IN_USE: "look for pods that request the resource and hold no GPU: vgpu"
     " inspect NODE",
-    ExplainReason.NODES_CLOSED: "repair or uncordon a node, or let the pod tolerate its taint",
+    ExplainReason.NODES_CLOSED: "make a node with room take pods again",
     ExplainReason.GATED: "wait for the controller that has set the gate (spec.schedulingGates)",
     ExplainReason.OTHER_PLACEMENT: "look at the controller of the pod's sharing system",
     ExplainReason.NOT_REPORTED: _KUBELET,
@@ -139,11 +146,9 @@ ADVICE: Final[Mapping[str, str]] = {
     WaitingReason.UNREADABLE: "correct or remove the annotations that are quoted",
     WaitingReason.NOT_BOUND: "wait for kube-scheduler, which binds the pod or gives the GPU back",
     WaitingReason.NOT_SCHEDULED: "check the schedulerName of the pod, and that this scheduler runs",
-    WaitingReason.UNSCHEDULABLE: "look at the step before",
-    WaitingReason.NO_ANNOTATION: "delete the pod, and let the scheduler of the sharing system place"
-    " it: check schedulerName and nodeName",
-    WaitingReason.RUNNING_WITHOUT: "delete the pod, and let the scheduler of the sharing system"
-    " place it: check schedulerName and nodeName",
+    WaitingReason.UNSCHEDULABLE: "step nodes has the reasons of the nodes",
+    WaitingReason.NO_ANNOTATION: _PLACED_PAST,
+    WaitingReason.RUNNING_WITHOUT: _PLACED_PAST,
     WaitingReason.FAILED: _KUBELET,
     WaitingReason.NOT_ASSIGNED: _KUBELET,
     Cause.OTHER: _DESCRIBE,
@@ -151,6 +156,30 @@ ADVICE: Final[Mapping[str, str]] = {
     Cause.CRASH_LOOP: "kubectl logs --previous shows why the container ended",
 }
 """What to do, by the code of the first reason."""
+
+
+_OF_KUBERNETES: Final = ("node.kubernetes.io/", "node-role.kubernetes.io/")
+"""Prefixes of the keys of taints that show a state of the node, and that no pod should tolerate."""
+
+
+def reopening(closed: Iterable[ClosedNode]) -> str:
+    """What makes one of these nodes take the pod."""
+    parts = []
+    reasons = {each.reason for each in closed}
+    if ClosedReason.NOT_READY in reasons:
+        parts.append("repair the node that is not ready")
+    if ClosedReason.CORDONED_NODE in reasons:
+        parts.append("kubectl uncordon the node when it may take pods")
+    taints = sorted(
+        each.detail
+        for each in closed
+        if each.reason is ClosedReason.TAINTED_NODE and not each.detail.startswith(_OF_KUBERNETES)
+    )
+    if taints:
+        parts.append(f"let the pod tolerate {taints[0]} if it belongs there")
+    elif ClosedReason.TAINTED_NODE in reasons:
+        parts.append("find out why the node has its taint")
+    return ", or ".join(parts)
 
 
 def concluded(explanation: Explanation) -> Explanation:

@@ -1,0 +1,104 @@
+"""What an explanation advises, and on which condition; amounts in another unit."""
+
+import pytest
+from msgspec import structs
+
+from tests.explain.test_explain_pods import TAINT, asking, decisive, explanation, gpushare_node
+from tests.reconciler.samples import HOUR, NOW, node, pod
+from vgpu.model.objects import MIRROR, Container, ResourceQuota
+from vgpu.model.taints import Taint
+from vgpucli.explain.model import ExplainOutcome, WayStep
+
+
+def requesting(limits, **fields):
+    one = asking(**fields)
+    return structs.replace(one, containers=(Container("main", limits),))
+
+
+@pytest.mark.parametrize(
+    ("limits", "style", "text"),
+    [
+        (
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16 * 2**30},
+            "hami",
+            "write nvidia.com/gpumem: 16384, which is 16.0 GiB",
+        ),
+        (
+            {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2**31},
+            "volcano",
+            "write volcano.sh/vgpu-memory: 2048, which is 2.0 GiB",
+        ),
+    ],
+)
+def test_bytes_where_mebibytes_are_counted_have_the_amount_that_is_meant(limits, style, text):
+    explained = explanation(requesting(limits), node("gpu-1", style))
+    assert decisive(explained)[:2] == (WayStep.REQUEST, ExplainOutcome.FAILED)
+    assert explained.advice == text
+    assert "counts MiB" in explained.conclusion
+    bound = requesting(limits, node="gpu-1", started_at=NOW - HOUR)
+    assert text in explanation(bound, node("gpu-1", style)).advice
+
+
+def test_an_amount_that_no_gpu_has_is_a_remark_of_a_valid_request():
+    explained = explanation(requesting({"aliyun.com/gpu-mem": 300_000}))
+    step = explained.steps[0]
+    assert [each.code for each in step.remarks] == ["implausible_amount"]
+    assert "aliyun.com/gpu-mem counts GiB, and no GPU has 300000" in step.evidence[-1]
+    assert explanation(requesting({"aliyun.com/gpu-mem": 3})).steps[0].remarks == ()
+
+
+def test_a_request_larger_than_any_gpu_advises_no_end_of_other_pods():
+    explained = explanation(requesting({"aliyun.com/gpu-mem": 60}))
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["memory"])
+    assert "the largest GPU has 40.0 GiB, requested are 60.0 GiB" in explained.conclusion
+    assert "other pods" not in explained.advice
+
+
+def test_the_advice_about_closed_nodes_is_about_why_they_are_closed():
+    tainted = structs.replace(gpushare_node(), taints=(TAINT,))
+    assert explanation(asking(), tainted).advice == (
+        "let the pod tolerate team=vision:NoSchedule if it belongs there"
+    )
+    absent = Taint("node.kubernetes.io/unreachable", "", "NoExecute")
+    away = structs.replace(gpushare_node(), taints=(absent,))
+    for one in (away, structs.replace(away, ready=False)):
+        assert "tolerate" not in explanation(asking(), one).advice
+    cordoned = structs.replace(gpushare_node(), unschedulable=True)
+    assert "uncordon" in explanation(asking(), cordoned).advice
+
+
+def test_the_advice_for_a_static_pod_is_its_manifest():
+    static = structs.replace(
+        asking(node="gpu-1", started_at=NOW - HOUR), annotations={MIRROR: "0123456789abcdef"}
+    )
+    explained = explanation(static)
+    assert explained.decisive is not None
+    assert "its manifest on the node" in explained.advice
+
+
+def test_no_advice_deletes_a_pod_that_runs():
+    one = pod("train-0", "hami", claim=None, phase="Running")
+    explained = explanation(one, node("gpu-1", "hami"))
+    assert explained.decisive is not None
+    assert "delete the pod" not in explained.advice
+
+
+def test_a_quota_has_what_kubernetes_counts_or_that_nothing_is_counted():
+    name = "requests.aliyun.com/gpu-mem"
+    hard = {name: "100"}
+    for used, text in (
+        ({name: "8"}, f"ResourceQuota ml/gpus: Kubernetes counts 8 of 100 {name}"),
+        ({}, f"ResourceQuota ml/gpus has no status for {name}: kube-controller-manager has not"),
+    ):
+        quota = ResourceQuota("ml", "gpus", hard=hard, used=used)
+        step = explanation(asking(), resource_quotas=(quota,)).steps[1]
+        assert any(each.startswith(text) for each in step.evidence)
+
+
+def test_a_conflict_about_a_device_of_the_pod_is_never_hidden():
+    """Too young for a finding, or of a kind that no rule reports."""
+    holders = [pod(f"p-{number}", "gpushare", gpu=0, phase="Running") for number in range(6)]
+    explained = explanation(holders[0], *holders[1:])
+    codes = {each.code for step in explained.steps for each in (*step.reasons, *step.remarks)}
+    assert "overcommitted" in codes
+    assert explained.conclusion != "the pod runs and has its share of a GPU"
