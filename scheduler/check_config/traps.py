@@ -4,7 +4,7 @@ Some make kube-scheduler refuse the file: it decodes strictly and validates the 
 with the others. Plugins and their arguments are left to kube-scheduler.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -230,7 +230,8 @@ def _of_resources(
                 if not is_ignored:
                     yield ConfigFinding(ConfigTrap.NEVER_ADVERTISED, f"{field}: {name}")
             elif managed and resource is None:
-                yield ConfigFinding(ConfigTrap.PARTLY_MANAGED, f"{field}: {name}", is_error=True)
+                is_error = not _may_be_renamed(name, managed)
+                yield ConfigFinding(ConfigTrap.PARTLY_MANAGED, f"{field}: {name}", is_error)
             elif is_ignored and not _scores_all(config):
                 yield ConfigFinding(ConfigTrap.IGNORED, f"{field}: {name}")
     ignored = any(resource.ignored_by_scheduler for resource in managed.values())
@@ -239,6 +240,17 @@ def _of_resources(
             if plugin.name == "NodeResourcesFit" and (plugin.args or {}).get("ignoredResources"):
                 place = f"profiles[{number}].pluginConfig: NodeResourcesFit"
                 yield ConfigFinding(ConfigTrap.REPLACED_IGNORED, place)
+
+
+def _may_be_renamed(name: str, managed: Iterable[str]) -> bool:
+    """Whether the extender manages an unknown resource of the same domain, such as nvidia.com/vgpu.
+
+    An operator may have renamed the resource (HAMi's ``--resource-name``): the file does not show
+    it.
+    """
+    known = {each for row in ROWS for each in row.managed}
+    domain = name.partition("/")[0]
+    return any(each.partition("/")[0] == domain for each in managed if each not in known)
 
 
 def _percentages(config: KubeSchedulerConfig) -> Iterator[tuple[str, int]]:

@@ -84,7 +84,9 @@ def test_no_error_is_status_0(tmp_path):
 def test_what_is_not_in_the_dump_is_reported(tmp_path):
     result = run(*dumped(tmp_path, GOOD[:1]), "-o", "json")
     findings = json.loads(result.stdout)["findings"]
-    unread = {each["about"] for each in findings if each["reason"] == "not_read"}
+    not_read = [each for each in findings if each["reason"] == "not_read"]
+    unread = {each["about"] for each in not_read}
+    assert {each["advice"].partition(",")[0] for each in not_read} == {"add it to the dump"}
     assert unread == {
         "DaemonSets",
         "Deployments",

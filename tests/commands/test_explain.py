@@ -20,6 +20,7 @@ ITEMS = [
     sample.volcano_node("gpu-3", 5, ready=False),
     sample.volcano_pod("train-2", "gpu-3", 5, 1000, 10),
     sample.volcano_pod("alone", "gpu-3", 6, 1000, 10, namespace="free"),
+    sample.volcano_pod("orphan", "gpu-9", 9, 1000, 10, namespace="free"),
     {
         "kind": "Namespace",
         "apiVersion": "v1",
@@ -55,6 +56,12 @@ def test_a_pod_that_runs(source):
     assert {outcome for outcome, _ in steps(result).values()} == {"passed"}
     quota = next(step for step in document(result).steps if step.step == "quota")
     assert "memory: 79.1 GiB" in quota.evidence[0]  # of all pods of the namespace
+
+
+def test_a_pod_whose_node_is_gone(source):
+    result = run("pod", "free/orphan", *source, "-o", "json")
+    assert steps(result)["use"] == ("failed", ["node_gone"])
+    assert "does not exist any more" in document(result).conclusion
 
 
 NVIDIAS = [

@@ -136,6 +136,14 @@ CASES = {
         (HAMI[0], hami_plugin(desired=3, ready=2), HAMI[2]),
         {"partly_ready"},
     ),
+    "a scheduler of HAMi that counts another resource than the nodes have": (
+        (*HAMI[:2], hami_scheduler("--resource-name=nvidia.com/vgpu")),
+        {"resource_renamed"},
+    ),
+    "a scheduler of HAMi that names the resource of the nodes": (
+        (*HAMI[:2], hami_scheduler("--resource-name=nvidia.com/gpu")),
+        set(),
+    ),
     "nodes and no plugin": ((HAMI[0], HAMI[2]), {"no_device_plugin"}),
     "nodes and no scheduler": (HAMI[:2], {"no_scheduler"}),
     "a plugin that is scaled to zero is none": (

@@ -168,3 +168,19 @@ def test_a_gate_has_its_name_and_its_owner():
 def test_a_pod_that_uses_resource_claims_is_never_proof_of_a_stale_scheduler():
     one = asking(unschedulable=STALE, uses_resource_claims=True)
     assert decisive(explanation(one))[2] == ["unknown_refusal"]
+
+
+def test_a_resource_of_the_pods_system_is_missing_only_where_the_gpus_have_room():
+    message = "0/1 nodes are available: 1 Insufficient volcano.sh/vgpu-memory."
+    one = pod("waits", "volcano", node="", claim=None, phase="Pending", unschedulable=message)
+    one = structs.replace(one, statuses=())
+    advertised = {"volcano.sh/vgpu-number": 20}
+    there = structs.replace(node("gpu-1", "volcano"), capacity=advertised, allocatable=advertised)
+    explained = explanation(one, there)
+    assert decisive(explained)[2] == ["missing_resource"]
+    full = [
+        pod(f"holder-{gpu}-{n}", "volcano", gpu=gpu, phase="Running")
+        for gpu in range(2)
+        for n in range(5)
+    ]
+    assert decisive(explanation(one, there, *full))[2] == ["memory"]

@@ -84,6 +84,15 @@ def test_a_field_without_a_value_is_as_if_it_were_not_there(tmp_path):
             1,
         ),
         (
+            changed(
+                managedResources=resource("nvidia.com/vgpu", False)
+                + resource("nvidia.com/gpumem", True)
+            ),
+            "partly_managed",
+            "extenders[0].managedResources: nvidia.com/gpu",
+            0,
+        ),
+        (
             changed(managedResources=resource("aliyun.com/gpu-mem", True))
             | {"percentageOfNodesToScore": 50},
             "ignored",

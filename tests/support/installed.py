@@ -91,12 +91,12 @@ def heartbeat(node, renewed=0.0, written=0.0):
     }
 
 
-def hami_scheduler(**options):
+def hami_scheduler(*flags, **options):
     return workload(
         "Deployment",
         "hami-scheduler",
         ("kube-scheduler", "registry.k8s.io/kube-scheduler:v1.34.4", "kube-scheduler"),
-        ("vgpu-scheduler-extender", "docker.io/projecthami/hami:v2.8.0", "scheduler"),
+        ("vgpu-scheduler-extender", "docker.io/projecthami/hami:v2.8.0", "scheduler", *flags),
         **options,
     )
 

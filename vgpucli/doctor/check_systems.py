@@ -19,6 +19,7 @@ from vgpucli.doctor.components import (
     HAMIS,
     KUBESHARE,
     NVIDIA,
+    RESOURCE_NAME_FLAG,
     RESOURCE_OF,
     VOLCANOS,
     ComponentRole,
@@ -140,6 +141,19 @@ def check_settings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
                 _SETTINGS, DoctorReason.SINGLE_WITH_REPLICAS, each.workload.title, evidence
             )
     yield from _webhooks(facts)
+    yield from _renamed(facts)
+
+
+def _renamed(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """A resource that HAMi's scheduler counts, and no node of HAMi advertises."""
+    nodes = [each.node for each in facts.nodes if HAMIS in facts.systems.get(each.node.name, ())]
+    advertised = frozenset(name for node in nodes for name in node.advertised)
+    for each in facts.of_role(ComponentRole.SCHEDULER):
+        name = each.flags.get(RESOURCE_NAME_FLAG, "")
+        if name and nodes and name not in advertised:
+            has = ", ".join(sorted(advertised)) or "none"
+            evidence = f"it has --{RESOURCE_NAME_FLAG}={name}; its nodes advertise {has}"
+            yield finding(_SETTINGS, DoctorReason.RESOURCE_RENAMED, each.workload.title, evidence)
 
 
 def _several_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:

@@ -115,6 +115,11 @@ def _ours(
 
 
 _ROLE = ComponentRole
+RESOURCE_NAME_FLAG: Final = "resource-name"
+"""The flag with the name of the resource of GPUs: of HAMi's device plugin
+(``cmd/device-plugin/nvidia/vgpucfg.go`` 67), and of the scheduler in releases without
+device-config.yaml."""
+
 _HAMI: Final = ("hami", "k8s-vdevice")
 _PLUGIN_OF_VOLCANO: Final = ("volcano-vgpu-device-plugin", "volcano-device-plugin")
 
@@ -129,6 +134,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
         _HAMI,
         programs=("scheduler", "vgpu-scheduler-extender"),
         serves=(HAMIS,),
+        flags=(RESOURCE_NAME_FLAG,),
     ),
     ComponentRow(
         "Volcano",

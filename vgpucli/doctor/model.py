@@ -167,6 +167,12 @@ class DoctorReason(Explained):
         "several replicas run with --single, which is for one",
         "drop --single, or run one replica",
     )
+    RESOURCE_RENAMED = (
+        "resource_renamed",
+        Severity.ERROR,
+        "HAMi's scheduler counts another resource than its nodes advertise",
+        "set the same resource-name for the scheduler and the device plugin",
+    )
     WEBHOOK_BLOCKS_PODS = (
         "webhook_blocks_pods",
         Severity.ERROR,

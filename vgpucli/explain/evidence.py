@@ -83,6 +83,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         namespaces, resource_quotas, gpu_quota: what declares quotas.
         lock_owners: pods that locks of nodes name, None for one that does not exist; those that
             were not asked for are missing.
+        quotas_read: whether the API server was asked for these, and answered.
         is_dump: whether a file was read, so that ages are estimated from status times.
         notes: what is missing.
     """
@@ -95,6 +96,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     lock_owners: Mapping[tuple[str, str], Pod | None] = {}
     is_dump: bool = False
     notes: tuple[str, ...] = ()
+    quotas_read: bool = False
 
 
 class ClusterEvidence:
@@ -203,7 +205,8 @@ class ClusterEvidence:
             observed=observed,
             other=other,
             node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
-            quotas_read=any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
+            quotas_read=self.cluster.quotas_read
+            or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
             or bool(self.cluster.resource_quotas),
             declared=tuple(
                 quota
@@ -378,8 +381,12 @@ class ClusterEvidence:
             in_the_way,
             locks=locks,
             findings=self._findings(locked, frozenset(), frozenset()) if locked else (),
-            foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)),
-            missing=() if supplied else missing_resources(pod, self._advertised, uncounted),
+            foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)) if names else (),
+            missing=()
+            if supplied
+            else missing_resources(
+                pod, self._advertised, uncounted, fits=bool(names - evidence.closed.keys())
+            ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
         )
 

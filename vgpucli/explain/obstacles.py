@@ -38,16 +38,17 @@ def requested_names(pod: Pod) -> frozenset[str]:
 
 
 def missing_resources(
-    pod: Pod, advertised: Collection[str], uncounted: Collection[str]
+    pod: Pod, advertised: Collection[str], uncounted: Collection[str], *, fits: bool
 ) -> tuple[MissingResource, ...]:
     """The requested resources that are not ``advertised``, without those that no plugin has.
 
-    A resource of a sharing system is missing only if kube-scheduler misses it, too: others may
-    count it.
+    A resource of a sharing system is missing only if the pod ``fits`` a node by its GPUs and
+    kube-scheduler misses the resource: others may count it.
     """
     of_systems = registry().resource_names
     known = sorted({*advertised, *uncounted, *of_systems})
-    missed = {part.name for part in parsed(pod.unschedulable).of_kind(PartKind.RESOURCE)}
+    parts = parsed(pod.unschedulable).of_kind(PartKind.RESOURCE) if fits else ()
+    missed = {part.name for part in parts}
     names = requested_names(pod) - {*advertised} - {*uncounted} - (of_systems - missed)
     return tuple(MissingResource(name, _nearest(name, known)) for name in sorted(names))
 

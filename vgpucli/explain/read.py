@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from http import HTTPStatus
 from typing import Final
 
+import click
 import msgspec
 
 from reconciler.observe.owners import LockOwnerReader, named_owners
@@ -13,7 +14,7 @@ from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.kinds import NODES
 from vgpu.model.objects import Node, Pod
 from vgpucli.explain.evidence import ClusterObjects
-from vgpucli.inspect.read import from_cluster, from_files, with_quotas
+from vgpucli.inspect.read import Read, from_cluster, from_files, with_quotas
 
 MOST_NODES: Final = 32
 """Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
@@ -40,8 +41,9 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     SourceError.
     """
     pod = _pod(cluster, namespace, name)
-    read = from_cluster(cluster, pod.node if pod is not None else "", reads_resource_claims=False)
+    read = _of_node(cluster, "" if pod is None else pod.node)
     objects = _with_pods(read.objects, () if pod is None else (pod,))
+    unread = len(read.notes)
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
     is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
     if pod is not None and pod.node and is_limited:
@@ -53,6 +55,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         read.quotas,
         read.gpu_quota,
         notes=read.notes,
+        quotas_read=len(read.notes) == unread,
     )
 
 
@@ -69,6 +72,14 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
     )
     notes = (*read.notes, *filter(None, (owners.note,)))
     return ClusterObjects(read.objects, read.as_of, lock_owners=owners.known, notes=notes)
+
+
+def _of_node(cluster: ApiClient, node: str) -> Read:
+    """The objects of the pod's node; those of the cluster if that node is gone."""
+    try:
+        return from_cluster(cluster, node, reads_resource_claims=False)
+    except click.ClickException:  # there is no such node
+        return from_cluster(cluster, "", reads_resource_claims=False)
 
 
 def _pod(cluster: ApiClient, namespace: str, name: str) -> Pod | None:
