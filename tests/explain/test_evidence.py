@@ -10,10 +10,21 @@ from tests.explain.test_explain_pods import (
     gpushare_node,
     outcomes,
 )
-from tests.reconciler.samples import HOUR, NOW, node, pod, refused
-from vgpu.model.names import PodRef
+from tests.reconciler.samples import HOUR, NOW, lock, node, pod, refused
+from vgpu.inventory import Objects
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.model.names import Phase, PodRef
 from vgpu.model.objects import Container, Namespace, Node, Pod
+from vgpu.model.resource_claims import (
+    AllocatedDevice,
+    PublishedDevice,
+    ResourceClaim,
+    ResourceSlice,
+)
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.explain.node import explain_node
+from vgpucli.explain.pod import explain_pod
 
 
 def test_a_passed_step_has_evidence_and_a_step_that_is_not_checked_has_its_needs():
@@ -129,3 +140,68 @@ def test_a_remark_is_in_the_closing_sentence():
     )
     remark = explained.steps[1].remarks[0].explanation
     assert explained.conclusion.endswith(f"; {remark} (step quota)")
+
+
+# ---------------------------------------------------------------- ResourceClaims
+
+GPU_DEVICE = "gpu-0"
+SLICES = (
+    ResourceSlice(
+        "s", "gpu.nvidia.com", "gpu-1", 1, 1, "gpu-1", (PublishedDevice(GPU_DEVICE, "GPU-1"),)
+    ),
+)
+
+
+def of_claims(one, *claims):
+    known = ClusterResourceClaims(claims, SLICES, (one,))
+    node = Node("gpu-1", ready=True)
+    evidence = ClusterEvidence(ClusterObjects(Objects((node,), resource_claims=known), NOW))
+    return evidence, explain_pod(evidence.of_pod(evidence.pod("ml", "claims")))
+
+
+def claiming(on, phase, **fields):
+    return Pod(
+        PodRef("uid-claims", "ml", "claims"),
+        node=on,
+        phase=phase,
+        containers=(Container("main"),),
+        uses_resource_claims=True,
+        **fields,
+    )
+
+
+def test_a_pod_whose_gpus_come_from_a_resource_claim_is_explained_by_it():
+    one = claiming("gpu-1", "Running")
+    allocated = (AllocatedDevice("r", "gpu.nvidia.com", "gpu-1", GPU_DEVICE),)
+    claim = ResourceClaim("u", "ml", "claims-gpu", allocated, (one.ref,), node="gpu-1")
+    evidence, explained = of_claims(one, claim)
+    found = outcomes(explained)
+    assert explained.decisive is None
+    assert "come from ResourceClaims" in explained.steps[0].evidence[0]
+    assert explained.steps[3].evidence[1] == (
+        "ResourceClaim ml/claims-gpu has gpu-0 of gpu.nvidia.com"
+    )
+    assert found[WayStep.ALLOCATED] is ExplainOutcome.PASSED
+    assert found[WayStep.USE] is ExplainOutcome.NOT_CHECKED
+    registered = explain_node(evidence.of_node(evidence.node("gpu-1"))).steps[0]
+    assert registered.outcome is ExplainOutcome.PASSED
+    assert registered.evidence == ("1 GPU in the ResourceSlices of a DRA driver",)
+
+
+def test_a_pod_that_waits_for_its_resource_claim_has_the_message():
+    message = "0/1 nodes are available: 1 cannot allocate all claims."
+    _, explained = of_claims(claiming("", "Pending", unschedulable=message))
+    assert decisive(explained)[2] == ["resource_claims_wait"]
+    assert "cannot allocate all claims" in explained.conclusion
+    assert outcomes(explained)[WayStep.NODES] is ExplainOutcome.NOT_CHECKED
+    assert "resourceclaim" in explained.advice
+
+
+def test_what_is_wrong_with_the_node_of_a_pod_that_does_not_run_is_a_remark():
+    locked = node("gpu-1", "hami", annotations=lock(refused(pod("before", "hami"))))
+    for one, remarks in (
+        (pod("train-0", "hami", claim=Phase.ASSUMED, phase="Pending"), ["stale_lock"]),
+        (pod("train-0", "hami", phase="Running"), []),
+    ):
+        explained = explanation(one, locked, refused(pod("before", "hami")))
+        assert [each.rule for each in explained.steps[2].remarks] == remarks

@@ -99,6 +99,7 @@ def test_each_rule_has_a_step_for_the_objects_that_it_reports():
         ObjectKind.RESOURCE_QUOTA,
         ObjectKind.NAMESPACE,
         ObjectKind.DEVICE,
+        ObjectKind.NODE,
     }
 
 

@@ -28,8 +28,13 @@ from vgpu.kube.closed_nodes import closed_to
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
-from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.ledger.from_resource_claims import (
+    NO_RESOURCE_CLAIMS,
+    ClusterResourceClaims,
+    node_resource_claims,
+)
 from vgpu.model.objects import (
+    ContainerState,
     MalformedObject,
     Namespace,
     Node,
@@ -158,8 +163,9 @@ class ClusterEvidence:
     @cached_property
     def _all_pods(self) -> tuple[Pod, ...]:
         sharing = {pod.ref.uid for pod in self.schemes.pods}
-        others = (pod for pod in self.cluster.objects.pods if pod.ref.uid not in sharing)
-        return (*self.schemes.pods, *others)
+        known = (*self.cluster.objects.pods, *self.cluster.objects.resource_claims.pods)
+        others = {pod.ref.uid: pod for pod in known if pod.ref.uid not in sharing}
+        return (*self.schemes.pods, *others.values())
 
     # ------------------------------------------------------------ evidence
 
@@ -183,6 +189,9 @@ class ClusterEvidence:
         )
         ledger = self.ledger(name) if name else None
         held = {each.share.device for each in ledger.of_pod(pod.kubelet_uid)} if ledger else set()
+        is_running = pod.terminal or any(
+            status.state is ContainerState.RUNNING for status in pod.statuses
+        )
         own = [each for each in findings if self._is_about(each, pod) and other is None]
         nearby = [
             each
@@ -192,6 +201,7 @@ class ClusterEvidence:
                 and each.object_ref.namespace == pod.ref.namespace
             )
             or (each.object_ref.kind is ObjectKind.DEVICE and each.object_ref.name in held)
+            or (each.object_ref.kind is ObjectKind.NODE and not is_running)
         ]
         evidence = KnownPod(
             pod,
@@ -208,6 +218,10 @@ class ClusterEvidence:
             quotas_read=self.cluster.quotas_read
             or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
             or bool(self.cluster.resource_quotas),
+            by_claims=pod.uses_resource_claims
+            and isinstance(demanded, PlacementRefusal)
+            and not (observed or other or reading.wanted or reading.claims),
+            claims=tuple(self._claims_of(pod)),
             declared=tuple(
                 quota
                 for quota in self.cluster.resource_quotas
@@ -219,7 +233,10 @@ class ClusterEvidence:
             evidence = self._with_observed_units(evidence)
         if not isinstance(demanded, PlacementRefusal):
             evidence = self._with_placement(evidence, *demanded)
-        return structs.replace(evidence, in_the_way=self._in_the_way(evidence))
+        in_the_way = self._in_the_way(evidence)
+        of_nodes = (each for each in in_the_way.findings if each.object_ref.kind is ObjectKind.NODE)
+        about_nodes = (*evidence.nearby, *of_nodes)
+        return structs.replace(evidence, in_the_way=in_the_way, nearby=about_nodes)
 
     def of_node(self, node: Node) -> KnownNode:
         """What is known about the node."""
@@ -264,6 +281,11 @@ class ClusterEvidence:
                 )
             ),
             tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
+            len(
+                node_resource_claims(self.cluster.objects.resource_claims)
+                .get(node.name, NO_RESOURCE_CLAIMS)
+                .devices
+            ),
             tuple(
                 StepReason(each.reason.value, each.reason.explanation)
                 for each in node_errors(node, self.now)
@@ -321,6 +343,14 @@ class ClusterEvidence:
             closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
             units_free=self._with_free_units(demand, fitting),
         )
+
+    def _claims_of(self, pod: Pod) -> Iterator[str]:
+        """What the ResourceClaims that are reserved for the pod have, as sentences."""
+        for claim in self.cluster.objects.resource_claims.resource_claims:
+            if any(ref.uid == pod.ref.uid for ref in claim.reserved_for):
+                devices = [f"{each.device} of {each.driver}" for each in claim.results]
+                has = ", ".join(devices) or "no device"
+                yield f"ResourceClaim {claim.namespace}/{claim.name} has {has}"
 
     def _with_observed_units(self, evidence: KnownPod) -> KnownPod:
         """The evidence with what the nodes have of resources that kube-scheduler alone counts."""

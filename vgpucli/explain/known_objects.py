@@ -88,6 +88,8 @@ class KnownPod(msgspec.Struct, frozen=True):
         node_gone: whether the pod is bound to a node that does not exist.
         quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
         units: what the nodes have of the observed resources, as sentences.
+        by_claims: whether its GPUs, if it has any, come from ResourceClaims alone.
+        claims: what the ResourceClaims that are reserved for the pod have, as sentences.
         declared: the ResourceQuotas of its namespace with entries about GPUs.
         conflicts: conflicts of the ledger about the pod and the devices that it holds, of which
             the reconciler has no finding.
@@ -114,6 +116,8 @@ class KnownPod(msgspec.Struct, frozen=True):
     node_gone: bool = False
     quotas_read: bool = False
     units: tuple[str, ...] = ()
+    by_claims: bool = False
+    claims: tuple[str, ...] = ()
     declared: tuple[ResourceQuota, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
 
@@ -135,6 +139,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         observed: what it advertises of the resources of NVIDIA's own plugin.
         claiming: its pods that claim GPUs and request none, in sentences.
         locks: its locks.
+        published: the number of GPUs that its ResourceSlices have.
         errors: the errors that vgpu doctor finds for the node alone.
     """
 
@@ -150,6 +155,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     observed: Mapping[str, int] = {}
     claiming: tuple[str, ...] = ()
     locks: tuple[NodeLock, ...] = ()
+    published: int = 0
     errors: tuple[StepReason, ...] = ()
 
 

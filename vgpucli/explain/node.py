@@ -132,6 +132,9 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         units = ", ".join(f"{name}: {number}" for name, number in evidence.observed.items())
         text = f"NVIDIA's device plugin, which registers no GPUs at the API server: {units}"
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+    if evidence.published:
+        text = f"{count(evidence.published, 'GPU')} in the ResourceSlices of a DRA driver"
+        return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
 
 

@@ -161,6 +161,8 @@ def _valid_request(evidence: KnownPod) -> ExplainedStep:
 
 def _observed_request(evidence: KnownPod) -> str:
     """The request of a pod whose share is not read, as text; "" for another pod."""
+    if evidence.by_claims:
+        return "the GPUs of the pod, if it has any, come from ResourceClaims"
     if (other := evidence.other) is not None:
         return f"a pod of {other.scheduler}, by {other.key}: vgpu does not read its share"
     if not evidence.observed:
@@ -222,15 +224,22 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
         )
     if pod.terminal:
         return _passed(WayStep.NODES, "the pod has ended and was never bound to a node")
-    if evidence.observed:
-        return _units(evidence)
     if _is_placed_by_others(evidence):
-        other = evidence.other
-        texts = () if other is None else (f"{other.scheduler} places the pod",)
-        return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
+        return _nodes_of_others(evidence)
     if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
         return _not_reached(WayStep.NODES)
     return _missing(evidence) or _room(evidence, evidence.demanded[1])
+
+
+def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:
+    """The nodes of a pod that our scheduler does not place."""
+    if evidence.by_claims:
+        return _not_checked(WayStep.NODES, "kubectl describe resourceclaim", *evidence.claims)
+    if evidence.observed:
+        return _units(evidence)
+    other = evidence.other
+    texts = () if other is None else (f"{other.scheduler} places the pod",)
+    return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
 
 
 def _units(evidence: KnownPod) -> ExplainedStep:
@@ -345,7 +354,7 @@ def _unclaimed(evidence: KnownPod) -> ExplainedStep:
     if _holdings(evidence):
         return _passed(WayStep.RESERVED, where, "the only GPU of the node needs no annotation")
     if not evidence.reading.wanted:
-        return _passed(WayStep.RESERVED, where)
+        return _passed(WayStep.RESERVED, where, *evidence.claims)
     if texts := _wrong_scheduler(evidence):
         step = _failed(WayStep.RESERVED, ExplainReason.WRONG_SCHEDULER, where, *texts)
         return structs.replace(step, detail=texts[0])
@@ -395,7 +404,7 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]
-    if (fitting or evidence.observed) and not evidence.in_the_way.missing:
+    if (fitting or evidence.observed or evidence.by_claims) and not evidence.in_the_way.missing:
         room = f"nodes with room by the allocation records: {_names(fitting) or 'none'}"
         return refused_step(evidence, fitting, room)
     cause = cause_without_room(evidence)
@@ -456,7 +465,7 @@ def _allocated_by_state(evidence: KnownPod) -> ExplainedStep:
         return _not_reached(WayStep.ALLOCATED)
     if evidence.other is not None:
         return _not_checked(WayStep.ALLOCATED, f"the records of {evidence.other.scheduler}")
-    if evidence.reading.claims or evidence.observed or _holdings(evidence):
+    if evidence.reading.claims or evidence.observed or evidence.claims or _holdings(evidence):
         verb = "runs" if _runs(evidence) else "ran"
         return _passed(WayStep.ALLOCATED, f"{_container_text(pod)} {verb}; {_KUBELET_ALLOCATED}")
     return _not_checked(WayStep.ALLOCATED, _ON_NODE, _container_text(pod))
@@ -628,7 +637,7 @@ def _reached(step: WayStep, evidence: KnownPod, text: str) -> ExplainedStep:
 def _is_placed_by_others(evidence: KnownPod) -> bool:
     """Whether another than our scheduler places the pod, as for KubeShare."""
     demanded, reading = evidence.demanded, evidence.reading
-    return bool(evidence.observed or evidence.other) or (
+    return bool(evidence.observed or evidence.other or evidence.by_claims) or (
         isinstance(demanded, PlacementRefusal)
         and demanded.reason is PlacementReason.NOTHING_REQUESTED
         and bool(reading.claims or reading.wanted)

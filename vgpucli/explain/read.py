@@ -41,7 +41,8 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     SourceError.
     """
     pod = _pod(cluster, namespace, name)
-    read = _of_node(cluster, "" if pod is None else pod.node)
+    node, claims = ("", False) if pod is None else (pod.node, pod.uses_resource_claims)
+    read = _of_node(cluster, node, claims=claims)
     objects = _with_pods(read.objects, () if pod is None else (pod,))
     unread = len(read.notes)
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
@@ -74,12 +75,12 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
     return ClusterObjects(read.objects, read.as_of, lock_owners=owners.known, notes=notes)
 
 
-def _of_node(cluster: ApiClient, node: str) -> Read:
+def _of_node(cluster: ApiClient, node: str, *, claims: bool) -> Read:
     """The objects of the pod's node; those of the cluster if that node is gone."""
     try:
-        return from_cluster(cluster, node, reads_resource_claims=False)
+        return from_cluster(cluster, node, reads_resource_claims=claims)
     except click.ClickException:  # there is no such node
-        return from_cluster(cluster, "", reads_resource_claims=False)
+        return from_cluster(cluster, "", reads_resource_claims=claims)
 
 
 def _pod(cluster: ApiClient, namespace: str, name: str) -> Pod | None:

@@ -64,9 +64,11 @@ REMARKED_STEPS: Final[Mapping[ObjectKind, WayStep]] = {
     ObjectKind.RESOURCE_QUOTA: WayStep.QUOTA,
     ObjectKind.NAMESPACE: WayStep.QUOTA,
     ObjectKind.DEVICE: WayStep.USE,
+    ObjectKind.NODE: WayStep.NODES,
 }
 """The steps of a pod at which findings about another object are remarks: about its namespace or a
-ResourceQuota there, and about a device that it holds."""
+ResourceQuota there, about a device that it holds, and about the node of a pod that does not run, or
+a locked node with room for it."""
 
 
 def step_of(finding: Finding) -> WayStep | None:
