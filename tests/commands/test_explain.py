@@ -135,7 +135,7 @@ def test_the_text_for_people(tmp_path):
     assert result.exit_code == 0
     text = " ".join(result.output.split())
     for part in (
-        "Pod ml/waits request passed volcano: main: 1 GPU with 31.2 GiB",
+        "Pod ml/waits request passed Volcano: main: 1 GPU with 31.2 GiB",
         "nodes failed memory: no GPU has enough free memory",
         "1 node (gpu-1): no GPU has enough free memory (2 GPUs memory;",
         "The pod fails at step nodes: no GPU has enough free memory.",

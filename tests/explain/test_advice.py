@@ -102,3 +102,22 @@ def test_a_conflict_about_a_device_of_the_pod_is_never_hidden():
     codes = {each.code for step in explained.steps for each in (*step.reasons, *step.remarks)}
     assert "overcommitted" in codes
     assert explained.conclusion != "the pod runs and has its share of a GPU"
+
+
+def test_several_gpu_containers_of_gpushare_are_a_remark_unless_the_pod_runs():
+    """``pkg/gpu/nvidia/allocate.go`` of gpushare-device-plugin compares both sums."""
+    limits = {"aliyun.com/gpu-mem": 2}
+    both = (Container("main", limits), Container("beside", limits))
+    step = explanation(structs.replace(asking(), containers=both)).steps[0]
+    assert [each.code for each in step.remarks] == ["several_containers"]
+    running = structs.replace(pod("train-0", "gpushare", phase="Running"), containers=both)
+    assert explanation(running).steps[0].remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("style", "title"), [("hami", "HAMi"), ("volcano", "Volcano"), ("gaia", "gpu-manager")]
+)
+def test_systems_have_their_names_for_people(style, title):
+    explained = explanation(pod("train-0", style, phase="Running"), node("gpu-1", style))
+    assert explained.system == title
+    assert f"the scheduler of {title} reserved" in explained.steps[3].evidence[0]

@@ -5,13 +5,15 @@ from typing import Final
 
 from vgpu.model.objects import Pod
 from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB, MOST_DEVICE_MEMORY, rounded_size
+from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
+from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 _UNITS: Final[Mapping[str, tuple[int, str]]] = {
     HAMI.memory: (MIB, "MiB"),
     VOLCANO.memory: (MIB, "MiB"),
-    "aliyun.com/gpu-mem": (GIB, "GiB"),
-    "tencent.com/vcuda-memory": (GAIA_MEMORY_BLOCK, "blocks of 256 MiB"),
+    GPUSHARE_MEMORY: (GIB, "GiB"),
+    GAIA_MEMORY: (GAIA_MEMORY_BLOCK, "blocks of 256 MiB"),
 }
 """The bytes of one unit of a resource of memory, and the unit for people."""
 

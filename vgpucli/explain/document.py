@@ -74,6 +74,7 @@ class ExplanationDocument(_Document, frozen=True):
     conclusion: str
     advice: str
     notes: list[str]
+    system: str = ""
 
 
 def document(explanation: Explanation) -> ExplanationDocument:
@@ -90,6 +91,7 @@ def document(explanation: Explanation) -> ExplanationDocument:
         explanation.conclusion,
         explanation.advice,
         list(explanation.notes),
+        explanation.system,
     )
 
 

@@ -281,6 +281,7 @@ class ClusterEvidence:
                 )
             ),
             tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
+            tuple(row.name for row in registry().rows if row.has_devices(node)),
             len(
                 node_resource_claims(self.cluster.objects.resource_claims)
                 .get(node.name, NO_RESOURCE_CLAIMS)

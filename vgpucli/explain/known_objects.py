@@ -139,6 +139,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         observed: what it advertises of the resources of NVIDIA's own plugin.
         claiming: its pods that claim GPUs and request none, in sentences.
         locks: its locks.
+        systems: the names of the rows of its sharing systems.
         published: the number of GPUs that its ResourceSlices have.
         errors: the errors that vgpu doctor finds for the node alone.
     """
@@ -155,6 +156,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     observed: Mapping[str, int] = {}
     claiming: tuple[str, ...] = ()
     locks: tuple[NodeLock, ...] = ()
+    systems: tuple[str, ...] = ()
     published: int = 0
     errors: tuple[StepReason, ...] = ()
 

@@ -101,6 +101,13 @@ class ExplainReason(Explained):
         "implausible_amount",
         "a container requests more memory than any GPU has: the amount is meant in another unit",
     )
+    SEVERAL_CONTAINERS = (
+        "several_containers",
+        (
+            "gpushare's own device plugin serves no pod of which several containers request GPU"
+            " memory: it compares the request of one container with the sum of the pod"
+        ),
+    )
     PARTLY_ALLOCATABLE = (
         "partly_allocatable",
         "the kubelet can allocate fewer units than the node has: a GPU may be unhealthy",
@@ -195,6 +202,8 @@ class Explanation(msgspec.Struct, frozen=True):
         conclusion: one sentence.
         advice: what to do; "" if nothing.
         notes: what a reader must know to trust the explanation.
+        system: the sharing system of the pod, or those of the node, for people; "" if none is
+            known.
     """
 
     kind: str
@@ -206,6 +215,7 @@ class Explanation(msgspec.Struct, frozen=True):
     conclusion: str = ""
     advice: str = ""
     notes: tuple[str, ...] = ()
+    system: str = ""
 
     @property
     def decisive(self) -> ExplainedStep | None:

@@ -30,7 +30,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
-from vgpucli.explain.sentences import concluded, gpu_text, share_text
+from vgpucli.explain.sentences import concluded, gpu_text, share_text, system_title
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,
@@ -67,8 +67,22 @@ def explain_node(evidence: KnownNode) -> Explanation:
     ]
     judged = tuple(with_findings(step, findings) for step in steps)
     return concluded(
-        Explanation("Node", node.name, judged, evidence.now, lines=tuple(_gpus(evidence)))
+        Explanation(
+            "Node",
+            node.name,
+            judged,
+            evidence.now,
+            lines=tuple(_gpus(evidence)),
+            system=_system(evidence),
+        )
     )
+
+
+def _system(evidence: KnownNode) -> str:
+    """The sharing systems of the node for people."""
+    if not evidence.systems and evidence.published:
+        return system_title("dra")
+    return system_title(*(evidence.systems or (("nvidia",) if evidence.observed else ())))
 
 
 def explain_unreadable_node(node: MalformedObject, now: float) -> Explanation:
@@ -115,7 +129,9 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
         for each in entry.holdings
     )
     title = f"{evidence.node.name}/{device.uuid or device.name}"
-    return concluded(Explanation("GPU", title, steps, evidence.now, lines=lines))
+    return concluded(
+        Explanation("GPU", title, steps, evidence.now, lines=lines, system=_system(evidence))
+    )
 
 
 # ---------------------------------------------------------------- steps
@@ -123,8 +139,8 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
 
 def _registered(evidence: KnownNode) -> ExplainedStep:
     if evidence.ledger.devices:
-        schemes = " and ".join(scheme.value for scheme in evidence.schemes) or "a sharing system"
-        text = f"{count(len(evidence.ledger.devices), 'GPU')} of {schemes}"
+        systems = system_title(*evidence.systems) or "a sharing system"
+        text = f"{count(len(evidence.ledger.devices), 'GPU')} of {systems}"
         if evidence.reason is PlacementReason.MIXED_NODE:
             return _failed(WayStep.REGISTERED, StepReason.of(evidence.reason), text)
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))

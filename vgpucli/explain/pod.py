@@ -28,6 +28,7 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.model import (
@@ -42,7 +43,14 @@ from vgpucli.explain.obstacles import requested_names
 from vgpucli.explain.refusal import cause_without_room, refused_step, scheduler_texts
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.scheduler_message import PartKind, parsed
-from vgpucli.explain.sentences import concluded, gpu_text, reopening, share_text, time_text
+from vgpucli.explain.sentences import (
+    concluded,
+    gpu_text,
+    reopening,
+    share_text,
+    system_title,
+    time_text,
+)
 from vgpucli.group_usage import MeasuredUse
 
 MOST_NAMED: Final = 5
@@ -63,11 +71,27 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         tuple(steps),
         evidence.now,
         nodes=() if evidence.in_the_way.missing else node_groups(evidence.answers, evidence.closed),
+        system=_system(evidence),
     )
     explanation = concluded(explanation)
     if explanation.advice and MIRROR in evidence.pod.annotations:
         return structs.replace(explanation, advice=_STATIC)
     return explanation
+
+
+def _system(evidence: KnownPod) -> str:
+    """The sharing system of the pod for people."""
+    if evidence.other is not None:
+        return evidence.other.scheduler.value
+    if evidence.by_claims:
+        return system_title("dra")
+    if evidence.observed:
+        return system_title("nvidia")
+    if not isinstance(evidence.demanded, PlacementRefusal):
+        return system_title(evidence.demanded[0].row.name)
+    schemes = {want.scheme.value for want in evidence.reading.wanted}
+    schemes |= {claim.scheme.value for claim in evidence.reading.claims}
+    return system_title(*sorted(schemes))
 
 
 _STATIC: Final = (
@@ -120,6 +144,9 @@ _KUBELET_ALLOCATED: Final = (
 def _request(evidence: KnownPod) -> ExplainedStep:
     """Whether the request is valid, with amounts that are meant in another unit."""
     step = _valid_request(evidence)
+    sharing = [each for each in evidence.pod.containers if each.limits.get(GPUSHARE_MEMORY)]
+    if len(sharing) > 1 and not _runs(evidence):
+        step = structs.replace(step, remarks=(StepReason.of(ExplainReason.SEVERAL_CONTAINERS),))
     misread = list(misread_amounts(evidence.pod))
     if not misread:
         return step
@@ -138,7 +165,7 @@ def _valid_request(evidence: KnownPod) -> ExplainedStep:
         return _passed(WayStep.REQUEST, text)
     if not isinstance(demanded, PlacementRefusal):
         scheme, demand = demanded
-        text = f"{scheme.row.name}: {request_text(demand.requests)}"
+        text = f"{system_title(scheme.row.name)}: {request_text(demand.requests)}"
         return _passed(WayStep.REQUEST, text)
     if _is_placed_by_others(evidence):
         requests = tuple(want.request for want in evidence.reading.wanted)
@@ -667,7 +694,7 @@ def _unreadable(evidence: KnownPod) -> tuple[str, ...]:
 def _foreign_requests(evidence: KnownPod, requests: Iterable[Request]) -> Iterator[str]:
     schemes = {want.scheme.value for want in evidence.reading.wanted}
     schemes |= {claim.scheme.value for claim in evidence.reading.claims}
-    named = " and ".join(sorted(schemes))
+    named = system_title(*sorted(schemes))
     text = request_text(requests)
     yield f"{named}: {text}" if text else f"{named}, by the annotations of the pod"
 
@@ -690,7 +717,8 @@ def _claim_text(evidence: KnownPod, claim: Claim) -> str:
     what = ", ".join(parts) or "nothing"
     demanded = evidence.demanded
     own = "" if isinstance(demanded, PlacementRefusal) else demanded[0].row.name
-    return f"the scheduler of {own or claim.scheme.value} reserved {what}{where}{when}"
+    system = system_title(own or claim.scheme.value)
+    return f"the scheduler of {system} reserved {what}{where}{when}"
 
 
 def _holding_text(evidence: KnownPod, holding: Holding) -> str:

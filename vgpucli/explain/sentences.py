@@ -20,6 +20,22 @@ _UUID: Final = 12
 """Number of characters of a UUID that a person is shown."""
 
 
+SYSTEM_TITLES: Final[Mapping[str, str]] = {
+    "hami": "HAMi",
+    "volcano": "Volcano",
+    "gaia": "gpu-manager",
+    "kubeshare": "KubeShare",
+    "nvidia": "NVIDIA's device plugin",
+    "dra": "a DRA driver",
+}
+"""The sharing systems for people, by the names of their rows that differ."""
+
+
+def system_title(*names: str) -> str:
+    """Sharing systems for people."""
+    return " and ".join(SYSTEM_TITLES.get(name, name) for name in names)
+
+
 def gpu_text(device: Device) -> str:
     """A GPU by its index and model with its short UUID."""
     short = device.uuid[:_UUID]
