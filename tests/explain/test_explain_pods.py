@@ -81,7 +81,8 @@ def test_a_scheduler_that_refuses_what_is_free_has_a_stale_memory():
 def test_units_that_other_pods_request_are_not_free_though_the_gpus_are():
     several = [pod(f"p-{n}", "hami", gpu=n % 2, phase="Running") for n in range(2)]
     hami = node("gpu-1", "hami")
-    few = structs.replace(hami, allocatable={**hami.allocatable, "nvidia.com/gpu": 2})
+    two = {"nvidia.com/gpu": 2}
+    few = structs.replace(hami, capacity=two, allocatable=two)
     one = structs.replace(
         pod("train-0", "hami", node="", claim=None, phase="Pending"),
         statuses=(),

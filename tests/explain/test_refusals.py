@@ -184,3 +184,27 @@ def test_a_resource_of_the_pods_system_is_missing_only_where_the_gpus_have_room(
         for n in range(5)
     ]
     assert decisive(explanation(one, there, *full))[2] == ["memory"]
+
+
+def test_units_that_a_node_cannot_allocate_are_not_called_in_use():
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    for allocatable, code in ((0, "nothing_allocatable"), (1, "partly_allocatable")):
+        there = structs.replace(hami_node(), allocatable={"nvidia.com/gpu": allocatable})
+        holders = [pod(f"p-{n}", "hami", gpu=n, phase="Running") for n in range(allocatable)]
+        explained = explanation(hami(unschedulable=message), there, *holders)
+        assert decisive(explained)[2] == [code]
+        assert f"gpu-1: {allocatable} of 20 nvidia.com/gpu allocatable" in explained.conclusion
+        assert explained.advice
+
+
+@pytest.mark.parametrize("taint", ["taint {team: x}", "taint(s)"])
+def test_a_taint_of_nodes_that_are_closed_to_the_pod_is_left_out(taint):
+    """kube-scheduler 1.34.4 does not name the taint."""
+    message = (
+        "0/3 nodes are available: 1 CardInsufficientMemory,"
+        f" 2 node(s) had untolerated {taint}. preemption: no."
+    )
+    others = [hami_node(f"gpu-{n}", taints=(Taint("team", "x", "NoSchedule"),)) for n in (2, 3)]
+    waits = hami(unschedulable=message)
+    assert decisive(explanation(waits, hami_node(), *others))[2] == ["stale_scheduler"]
+    assert decisive(explanation(waits, hami_node(), others[0]))[2] == ["other_checks"]

@@ -419,6 +419,7 @@ class ClusterEvidence:
                 pod, self._advertised, uncounted, fits=bool(names - evidence.closed.keys())
             ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
+            unallocatable=tuple(_unallocatable(fitting, demanded))[:_MOST_LISTED],
         )
 
     @property
@@ -536,6 +537,18 @@ class ClusterEvidence:
         return about.uid in (pod.ref.uid, pod.kubelet_uid) or (
             named and about.kind is ObjectKind.SHARE_POD
         )
+
+
+def _unallocatable(
+    nodes: Iterable[Node], demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal
+) -> Iterator[str]:
+    """The requested units that the nodes have and cannot allocate, as sentences."""
+    units = () if isinstance(demanded, PlacementRefusal) else demanded[1].units
+    for node in nodes:
+        for name, _ in units:
+            allocatable, capacity = node.allocatable.get(name, 0), node.capacity.get(name, 0)
+            if allocatable < capacity:
+                yield f"{node.name}: {allocatable} of {capacity} {name} allocatable"
 
 
 def _unreported(

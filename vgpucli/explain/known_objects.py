@@ -50,6 +50,8 @@ class InTheWay(msgspec.Struct, frozen=True):
         schedulers: the schedulers that have placed pods of the pod's system, each with a pod.
         webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
         taints: keys of the taints of nodes with GPUs of the pod's system.
+        unallocatable: units of the GPU's resource that nodes with room have and cannot allocate,
+            as sentences.
     """
 
     locks: tuple[tuple[str, NodeLock], ...] = ()
@@ -60,6 +62,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     schedulers: Mapping[str, str] = {}
     webhook: str = ""
     taints: frozenset[str] = frozenset()
+    unallocatable: tuple[str, ...] = ()
 
 
 class KnownPod(msgspec.Struct, frozen=True):

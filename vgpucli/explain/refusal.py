@@ -11,14 +11,17 @@ For the parts of the scheduler's message, without those about nodes that the pod
 Each cause before these has its evidence in the message, or in the objects.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import structs
 
 from reconciler.model import ObjectKind
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
 from vgpu.schemes.codec import NodeLock
+from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import (
     ExplainedStep,
@@ -184,7 +187,7 @@ def _of_parts(
         step = _failed(evidence, ExplainReason.FOREIGN_RESERVATION, *known.foreign)
         step = structs.replace(step, detail=known.foreign[0])
     elif not free and any(part.kind is PartKind.RESOURCE for part in of_shares):
-        step = _failed(evidence, ExplainReason.UNITS_IN_USE)
+        step = _without_units(evidence)
     elif checks:
         return _other_checks(evidence, checks, message, texts)
     elif (
@@ -202,6 +205,17 @@ def _of_parts(
         step = structs.replace(step, advice="", detail=repr(message.text))
         texts = (*texts, *_lock_texts(evidence))
     return structs.replace(step, evidence=(*step.evidence, *texts))
+
+
+def _without_units(evidence: KnownPod) -> ExplainedStep:
+    """Nodes with room lack units: they cannot allocate them, or other pods request them."""
+    lacking = evidence.in_the_way.unallocatable
+    if not lacking:
+        return _failed(evidence, ExplainReason.UNITS_IN_USE)
+    step = _failed(evidence, DoctorReason.NOTHING_ALLOCATABLE, *lacking)
+    if not any(": 0 of " in text for text in lacking):
+        step = _failed(evidence, ExplainReason.PARTLY_ALLOCATABLE, *lacking)
+    return structs.replace(step, detail=lacking[0])
 
 
 def _is_obstructed(evidence: KnownPod, free: list[str]) -> bool:
@@ -222,10 +236,22 @@ def _lock_texts(evidence: KnownPod) -> Iterator[str]:
 
 
 def _is_about_other_nodes(part: MessagePart, evidence: KnownPod) -> bool:
-    """Whether the part is about nodes without GPUs of the pod's system, by their taint."""
-    if part.kind is not PartKind.TAINT or not part.name or not evidence.answers:
+    """Whether the part is about nodes that the pod can never use, by their taint.
+
+    These are nodes of the control plane, also where they were not read, and as many nodes as the
+    part counts that are closed to the pod by such a taint. Nodes with room are never closed.
+    """
+    if part.kind is not PartKind.TAINT or not evidence.answers:
         return False
-    return part.name.startswith(_CONTROL_PLANE) and part.name not in evidence.in_the_way.taints
+    if part.name.startswith(_CONTROL_PLANE) and part.name not in evidence.in_the_way.taints:
+        return True
+    keys = Counter(
+        closed.detail.partition(":")[0].partition("=")[0]
+        for closed in evidence.closed.values()
+        if closed.reason is ClosedReason.TAINTED_NODE
+    )
+    closed_nodes = keys[part.name] if part.name else keys.total()
+    return part.nodes is not None and 0 < part.nodes <= closed_nodes
 
 
 def _gpu_units(evidence: KnownPod) -> Iterator[str]:

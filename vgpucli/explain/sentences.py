@@ -132,6 +132,8 @@ ADVICE: Final[Mapping[str, str]] = {
     " wrong with it; its scheduler counts its GPUs on the wrong node until it is recreated",
     ExplainReason.UNITS_MISSING: "vgpu explain node NODE shows why a node has fewer units than"
     " GPUs; else end other pods, request less, or add a GPU",
+    ExplainReason.PARTLY_ALLOCATABLE: "look at the log of the device plugin of the node: a GPU that"
+    " is unhealthy is not allocatable",
     ExplainReason.NODE_GONE: "make sure that the machine is off; kube-controller-manager deletes"
     " the pods of nodes that are gone",
     ExplainReason.DELETING: "wait for the kubelet and for the owners of the finalizers, which"
