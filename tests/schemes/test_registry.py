@@ -169,6 +169,8 @@ OF_ONE_ORIGINAL = {
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",
     "vgpucli/doctor/": "looks for the components of each original",
+    "vgpucli/explain/amounts.py": "has the resources of memory of all systems",
+    "vgpucli/explain/pod.py": "knows that gpushare serves one container of a pod",
     "vgpucli/demo/tokens.py": "its pods are of one system",
     "vgpu/sources/token_page.py": "reads the page of one original's token daemon",
     "vgpu/model/names.py": "declares the names",

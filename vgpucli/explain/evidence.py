@@ -215,6 +215,7 @@ class ClusterEvidence:
             observed=observed,
             other=other,
             node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
+            unit_bytes=self.schemes.unit_bytes,
             quotas_read=self.cluster.quotas_read
             or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
             or bool(self.cluster.resource_quotas),

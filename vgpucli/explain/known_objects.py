@@ -19,6 +19,7 @@ from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
+from vgpu.schemes.registry import UnitBytes
 from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
@@ -96,6 +97,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         declared: the ResourceQuotas of its namespace with entries about GPUs.
         conflicts: conflicts of the ledger about the pod and the devices that it holds, of which
             the reconciler has no finding.
+        unit_bytes: bytes of one unit of memory, by the name of the registry's row.
     """
 
     pod: Pod
@@ -123,6 +125,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     claims: tuple[str, ...] = ()
     declared: tuple[ResourceQuota, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
+    unit_bytes: UnitBytes = {}
 
 
 class KnownNode(msgspec.Struct, frozen=True):

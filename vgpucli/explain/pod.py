@@ -147,7 +147,7 @@ def _request(evidence: KnownPod) -> ExplainedStep:
     sharing = [each for each in evidence.pod.containers if each.limits.get(GPUSHARE_MEMORY)]
     if len(sharing) > 1 and not _runs(evidence):
         step = structs.replace(step, remarks=(StepReason.of(ExplainReason.SEVERAL_CONTAINERS),))
-    misread = list(misread_amounts(evidence.pod))
+    misread = list(misread_amounts(evidence.pod, evidence.unit_bytes))
     if not misread:
         return step
     texts = (*step.evidence, *(text for text, _ in misread))
@@ -343,7 +343,9 @@ def _reserved(evidence: KnownPod) -> ExplainedStep:
         step = _failed(WayStep.RESERVED, WaitingReason.UNREADABLE, *unread)
         names = requested_names(pod) | {name for each in pod.containers for name in each.broken}
         if any(text.partition(":")[0] in names for text in unread):
-            misread = dict.fromkeys(advice for _, advice in misread_amounts(pod))
+            misread = dict.fromkeys(
+                advice for _, advice in misread_amounts(pod, evidence.unit_bytes)
+            )
             advice = "; ".join(misread) or "correct the resources of the containers"
             return structs.replace(step, advice=f"{advice}, in a new pod", detail=unread[0])
         return step
