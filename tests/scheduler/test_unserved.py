@@ -111,6 +111,22 @@ def test_where_hami_has_registered_the_vendor_only_hami_chooses(served, other, r
     assert served.bind(pod.ref, "vendors") == ""
 
 
+@pytest.mark.parametrize(
+    ("other", "register", "whole"),
+    [
+        ("metax-tech.com/sgpu", "metax-tech.com/node-gpu-devices", "metax-tech.com/gpu"),
+        ("enflame.com/drs-gcu", "enflame.com/gcu-drs-capacity", "enflame.com/gcu"),
+    ],
+)
+def test_parts_of_a_vendors_devices_are_hamis_choice_and_whole_ones_are_not(
+    served, other, register, whole
+):
+    node = a_node("n", [other, whole])
+    node = structs.replace(node, annotations={register: "{}"})
+    assert asked(served, a_pod({other: 1}), node) == ([], {"n": UNSERVED})
+    assert asked(served, a_pod({whole: 1}, name="q"), node)[0] == ["n"]
+
+
 def test_a_node_that_does_not_advertise_what_is_requested_takes_no_such_pod(served):
     """``ignoredByScheduler`` keeps kube-scheduler from checking that."""
     pod = a_pod({}, Container("setup", {"cambricon.com/vmlu": 2}, ContainerKind.INIT))

@@ -57,16 +57,20 @@ CHART_RESOURCES: Final = frozenset(
 _REGISTERS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "amd.com": "hami.io/node-amd-register",
     "birentech.com": "hami.io/node-biren-register",
+    **dict.fromkeys(_each("enflame.com/", "drs-gcu"), "enflame.com/gcu-drs-capacity"),
     "huawei.com": "hami.io/node-register-Ascend",
     "hygon.com": "hami.io/node-dcu-register",
     "iluvatar.ai": ("hami.io/node-BI-", "hami.io/node-MR-"),
     "kunlunxin.com": "hami.io/node-register-xpu",
+    **dict.fromkeys(
+        _each("metax-tech.com/", "sgpu", "vcore", "vmemory"), "metax-tech.com/node-gpu-devices"
+    ),
     "nvidia.com": HAMI.register,
     "vastaitech.com": "hami.io/node-va-register",
 }
-"""Beginnings of the annotations of nodes in which HAMi reads devices, by the domain of resources
-(2.10, ``pkg/device/*/device.go`` and ``kunlun/vdevice.go``). It reads the devices of other vendors
-from the resources that the node advertises."""
+"""Beginnings of the annotations of nodes in which HAMi reads devices, by the resource or its domain
+(2.10, ``pkg/device/*/device.go``, ``kunlun/vdevice.go`` and ``metax/sdevice.go``). It reads other
+devices from the resources that the node advertises."""
 
 
 def unserved_refusal(requests: Iterable[tuple[str, str]]) -> PlacementRefusal:
@@ -84,5 +88,5 @@ def needs_hami(node: Node, requests: Iterable[tuple[str, str]]) -> bool:
 
 
 def _is_registered(node: Node, resource: str) -> bool:
-    register = _REGISTERS.get(resource.partition("/")[0])
+    register = _REGISTERS.get(resource) or _REGISTERS.get(resource.partition("/")[0])
     return register is not None and any(key.startswith(register) for key in node.annotations)
