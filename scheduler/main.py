@@ -317,6 +317,7 @@ class Scheduler:
             self._relieve,
             offers_best=options.offers_best,
             avoids_locked=options.has_original_plugin,
+            takes_locks=options.has_original_plugin,
         )
         self.waker = Waker(api, self.cache, changed, clock)
         self.locks = LockQueue(LOCK_PART * options.http_timeout)

@@ -14,10 +14,6 @@ class BindFailure(Explained):
     UNREACHABLE = "unreachable", "the API server did not answer"
     POD_UNREADABLE = "pod_unreadable", "the pod cannot be read"
     NODE_LOCKED = "node_locked", "the node is locked for another pod until it has its GPUs"
-    NEEDS_LOCK = (
-        "needs_lock",
-        "HAMi's own device plugin serves the node: start vgpu scheduler with --original-plugin",
-    )
     LEASE_UNREADABLE = "lease_unreadable", "the claims in the Lease of the node cannot be read"
 
 

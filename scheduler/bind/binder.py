@@ -180,7 +180,6 @@ class PodBinder:
         demand = self._cache.demand_of(pod)
         if not isinstance(demand, PlacementRefusal):
             scheme, request = demand
-            self._check_lock(scheme, node)
             text = ""
             if self._locker is not None and patience is not None:
                 text = self._locker.take(scheme, pod.ref, node, patience)
@@ -222,12 +221,6 @@ class PodBinder:
             self._lost.pop((ref.uid, node), None)
         log.info("pod bound", extra=fields)
         return True
-
-    def _check_lock(self, scheme: SchedulerScheme, name: str) -> None:
-        """Without a lock the node's plugin could serve another pod. Raises BindError."""
-        node = self._cache.node(name)
-        if self._locker is None and node is not None and scheme.codec.needs_lock(node):
-            raise BindError(BindFailure.NEEDS_LOCK, BindFailure.NEEDS_LOCK.explanation)
 
     def _decide(
         self, scheme: SchedulerScheme, request: PodDemand, pod: Pod, node: str

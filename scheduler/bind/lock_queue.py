@@ -15,6 +15,10 @@ from typing import Final
 MOST_WAITING: Final = 192
 """Maximum number of binds that wait; a further one does not wait."""
 
+AGAIN_SECONDS: Final = 1.0
+"""Interval between two tries of the first bind of a node without an event, in seconds: the pod that
+has the lock may be gone, or run."""
+
 LOOK_SECONDS: Final = 0.5
 """Interval between two looks whether a client has left, in seconds."""
 
@@ -43,8 +47,11 @@ class Turn:
         """Number of events about the node since it was the bind's turn."""
 
     def wait_for_event(self, seen: int) -> bool:
-        """Wait for an event after so many; returns whether there was one in time."""
-        return self._queue.wait(self, lambda: self.seen != seen)
+        """Wait for an event after so many, for :data:`AGAIN_SECONDS` at most; returns whether the
+        bind may try again.
+        """
+        again = time.monotonic() + AGAIN_SECONDS
+        return self._queue.wait(self, lambda: self.seen != seen or time.monotonic() >= again)
 
 
 class LockQueue:

@@ -62,6 +62,7 @@ class SchedulerCache:
         *,
         offers_best: bool = False,
         avoids_locked: bool = False,
+        takes_locks: bool = True,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
@@ -69,6 +70,7 @@ class SchedulerCache:
         chosen the node to preempt others there. ``relieved`` is called with each namespace whose
         quota may admit more pods. With ``offers_best`` filter has no other nodes than the best,
         with ``avoids_locked`` none whose plugin serves another pod while others fit.
+        Without ``takes_locks`` no pod is placed on a node whose plugin needs one.
         """
         self.schemes = tuple(schemes)
         self._unserved = frozenset[str]().union(*(scheme.unserved for scheme in self.schemes))
@@ -82,6 +84,7 @@ class SchedulerCache:
             self._settled,
             relieved=relieved,
             forget=changed_nodes.add,
+            takes_locks=takes_locks,
         )
         by_name = {scheme.row.name: scheme for scheme in self.schemes}
         self._filter = PodFilter(

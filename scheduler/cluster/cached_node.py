@@ -77,6 +77,8 @@ class CachedNode:
         self.reservations: dict[str, PodReservation] = {}
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
+        self.lacks_lock = False
+        """Whether its plugin has to be told which pod it serves, and we do not tell it."""
         self._view: CandidateView | None = None
         self._is_asked_for = False
         self._parts = ViewParts()
@@ -161,6 +163,7 @@ class CachedNode:
             return self
         other = CachedNode(self.name, seen=self.seen)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
+        other.lacks_lock = self.lacks_lock
         other.unreadable, other._parts = self.unreadable, self._parts
         other.pods = (
             {name: each for name, each in self.pods.items() if each.ref.uid not in gone}
@@ -263,7 +266,9 @@ class CachedNode:
         always; None if a pod has to ask.
         """
         view = self.view(now)
-        if view is None or view.reason is not None or view.standing or not self._keeps_nothing:
+        if view is None or view.reason is not None or view.standing:
+            return None
+        if self.lacks_lock or not self._keeps_nothing:
             return None
         return view.candidate
 
@@ -278,4 +283,6 @@ class CachedNode:
             return PlacementRefusal.of(PlacementReason.NO_GPUS)
         if view.reason is not None:
             return PlacementRefusal.of(view.reason)
+        if self.lacks_lock:
+            return PlacementRefusal.of(PlacementReason.NEEDS_LOCK)
         return view.candidate

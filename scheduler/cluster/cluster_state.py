@@ -78,6 +78,7 @@ class ClusterState:
         *,
         relieved: Callable[[str], object] = lambda _: None,
         forget: Callable[[str], object] = lambda _: None,
+        takes_locks: bool = True,
     ) -> None:
         """``clock`` returns unix seconds.
 
@@ -91,6 +92,7 @@ class ClusterState:
         self._on_change = changed
         self._on_settle = settled
         self._forget_answers = forget
+        self._takes_locks = takes_locks
         self.nodes: dict[str, CachedNode] = {}
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
@@ -129,6 +131,12 @@ class ClusterState:
         before, cached.node = cached.node, node
         cached.scheme = (
             PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self._schemes)
+        )
+        cached.lacks_lock = (
+            not self._takes_locks
+            and node is not None
+            and not isinstance(cached.scheme, PlacementReason)
+            and cached.scheme.codec.needs_lock(node)
         )
         cached.unhealthy = self._unhealthy_text(cached)
         self._changed(cached)

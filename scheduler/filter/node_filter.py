@@ -342,14 +342,16 @@ class NodeFilter:
     ) -> list[NodeAnswer]:
         """The answer of each node after the pods under way that are expected on it."""
         answers, _ = self.answers(names, shape, demand, now)
-        for target in {pod.expected for pod in pods if pod.expected}.intersection(names):
-            before = [pod for pod in pods if pod.expected == target][-MOST_ON_A_NODE:]
-            (answer,), _ = self.answers([target], shape, demand, now, before)
-            answers = [
-                answer if name == target else other
-                for name, other in zip(names, answers, strict=True)
-            ]
-        return answers
+        expected: dict[str, list[UnderWay]] = {}
+        for pod in pods:
+            expected.setdefault(pod.expected, []).append(pod)
+        beside: dict[str, NodeAnswer] = {}
+        for target in (expected.keys() - {""}).intersection(names):
+            before = expected[target][-MOST_ON_A_NODE:]
+            (beside[target],), _ = self.answers([target], shape, demand, now, before)
+        if not beside:
+            return answers
+        return [beside.get(name, answer) for name, answer in zip(names, answers, strict=True)]
 
     def kept_for(
         self,

@@ -263,7 +263,7 @@ class PodFilter:
             chosen = self._least_awaited(scheme, demand, chosen, now)
         if self._offers_best and len(chosen) > 1:
             scores = self.scores(shape, demand, chosen, now)
-            chosen = (chosen[scores.index(BEST_SCORE)],)
+            chosen = (chosen[scores.index(max(scores))],)
         if chosen:
             self.under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
             self.rejected.discard(uid)

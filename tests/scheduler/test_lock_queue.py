@@ -78,6 +78,17 @@ def test_a_bind_waits_until_the_plugin_has_released_the_lock(system):
         assert len(served.api.locks_at_bind) == 2
 
 
+def test_a_bind_takes_the_lock_of_a_pod_that_is_gone_without_an_event_of_the_node(monkeypatch):
+    monkeypatch.setattr(lock_queue, "AGAIN_SECONDS", 0.05)
+    with Waiting() as served:
+        second, reasons = served.new("second"), []
+        thread = in_thread(lambda: reasons.append(served.bind(second.ref, "n1")))
+        served.wait_for_waiting(1)
+        served.api.delete("first")
+        wait_ended(thread, "the pod is bound")
+        assert reasons == [""]
+
+
 def test_a_client_that_has_left_ends_the_wait():
     with Waiting() as served:
         body = msgspec.json.encode(binding(served.new("second").ref, "n1"))

@@ -11,6 +11,7 @@ from tests.support.registers import HAMI, hami_register, hami_text, volcano_regi
 from vgpu.apiserver.connection import ClusterError
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
+from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import EXPIRY_SECONDS
 
 LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
@@ -88,8 +89,8 @@ def test_the_node_is_locked_before_the_binding_until_the_plugin_releases_it(lock
 @pytest.mark.parametrize(
     ("register", "reason"),
     [
-        (hami_register("GPU-0", plugin=None), BindFailure.NEEDS_LOCK),
-        ({HAMI: hami_text("GPU-0")}, BindFailure.NEEDS_LOCK),
+        (hami_register("GPU-0", plugin=None), PlacementReason.NEEDS_LOCK),
+        ({HAMI: hami_text("GPU-0")}, PlacementReason.NEEDS_LOCK),
         (hami_register("GPU-0"), ""),
     ],
     ids=["HAMi's plugin", "an older one of HAMi's", "ours"],
@@ -105,6 +106,22 @@ def test_without_locks_no_pod_is_bound_to_a_node_of_hamis_own_plugin(register, r
         other = structs.replace(node, annotations=hami_register("GPU-0"))
         served.cache.set_node("n1", other)
         assert not served.bind(pod.ref, "n1")
+
+
+def test_without_locks_a_pod_is_offered_the_nodes_of_our_plugin_alone():
+    """While a rollout of our plugin goes on, nodes of its older version have no mark yet."""
+    marked, unmarked = hami_register("GPU-0"), hami_register("GPU-1", plugin=None)
+    with Served() as served:
+        for name, register in {"ours": marked, "theirs": unmarked}.items():
+            served.cache.set_node(name, Node(name, "1", annotations=register))
+        pod = Pod(PodRef("uid-a", "ns", "a"), containers=(Container("main", REQUESTS["hami"]),))
+        served.show("a", pod)
+        fitting, refused = served.filter(pod, ["ours", "theirs"])
+        assert list(fitting) == ["ours"]
+        assert "--original-plugin" in refused["theirs"]
+        served.cache.set_node("theirs", Node("theirs", "2", annotations=hami_register("GPU-1")))
+        fitting, _ = served.filter(pod, ["ours", "theirs"])
+        assert list(fitting) == ["ours", "theirs"]
 
 
 def test_with_locks_a_pod_is_bound_to_a_node_of_hamis_own_plugin(hami):

@@ -105,6 +105,16 @@ def test_filter_offers_the_best_node_only_where_nobody_asks_for_scores(system):
         assert not answer["FailedAndUnresolvableNodes"]
 
 
+def test_filter_offers_a_node_where_pods_under_way_would_take_all():
+    """They may not be bound, so the bind decides, as without the flag."""
+    with Served(best_node_only=True) as served:
+        with_nodes(served, "hami")
+        for number in range(12):
+            pod = new_pod(f"p{number}", limits("hami", 4, 1))
+            answer = served.post("/filter", query(pod, NAMES[:2]))
+            assert len(answer["NodeNames"]) == 1, number
+
+
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_a_pod_that_is_being_bound_counts_on_its_node(policy):
     """kube-scheduler asks for the next pod while it binds the one before."""

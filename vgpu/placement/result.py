@@ -42,6 +42,10 @@ class PlacementReason(Explained):
     # the node
     UNKNOWN_NODE = "unknown_node", "the node is unknown to the scheduler"
     NO_GPUS = "no_gpus", "the node has no GPU of the pod's sharing system"
+    NEEDS_LOCK = (
+        "needs_lock",
+        "HAMi's own device plugin serves the node: start vgpu scheduler with --original-plugin",
+    )
     MIXED_NODE = "mixed_node", "the node has GPUs of several sharing systems"
     UNREADABLE = "unreadable", "the GPUs of the node, or what its pods hold, cannot be read"
     OTHER_SCHEDULER = "other_scheduler", "another scheduler has reserved GPUs of the node"
@@ -89,6 +93,7 @@ UNRESOLVABLE: Final = frozenset(
         PlacementReason.QUOTA_POOL,
         PlacementReason.UNKNOWN_NODE,
         PlacementReason.NO_GPUS,
+        PlacementReason.NEEDS_LOCK,
         PlacementReason.MIXED_NODE,
         PlacementReason.UNREADABLE,
         PlacementReason.SHARING_MODE,
