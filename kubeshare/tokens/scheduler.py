@@ -187,12 +187,13 @@ class TokenStep(msgspec.Struct, frozen=True):
 
 def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_RULES) -> TokenStep:
     """The next state. An event of a tenant that is not configured changes nothing."""
-    state = _apply(state, event, now, rules)
+    waited_for = _waited_for(state, now, rules)
+    state = _apply(state, event, now, waited_for, rules)
     unreturned: tuple[TokenGrant, ...] = ()
     if state.queue and state.holder is not None and now >= token_end(state.holder, rules):
         if rules.mode is TokenMode.EXCLUSIVE:
             unreturned = (state.holder,)
-            state = _with_counted(state, state.holder.tenant, now, rules)
+            state = _with_counted(state, state.holder.tenant, now, waited_for, rules)
         state = replace(state, holder=None)
     if not state.queue:
         return TokenStep(state)
@@ -280,12 +281,14 @@ def used(tenant: TenantState, now: int, window: int) -> int:
 # ---------------------------------------------------------------- events
 
 
-def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> TokenState:
+def _apply(
+    state: TokenState, event: Event, now: int, waited_for: int, rules: TokenRules
+) -> TokenState:
     match event:
         case Ask(name, overuse, burst) if name in state.tenants:
             tenant = state.tenants[name]
             if rules.mode is TokenMode.EXCLUSIVE:
-                tenant = _counted(state, tenant, now, overuse, rules)
+                tenant = _counted(state, tenant, now, rules, waited_for=waited_for, overuse=overuse)
                 spans = tenant.spans
             else:
                 spans = tenant.spans.ended(now, overuse)
@@ -303,31 +306,47 @@ def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> Toke
             state = replace(state, queue=_without(state.queue, name))
             if isinstance(event, Withdraw) or rules.mode is TokenMode.LENIENT:
                 return state
-            left = replace(_counted(state, state.tenants[name], now, 0, rules), asked_at=None)
-            tenants_left = {**state.tenants, name: left}
+            left = _counted(state, state.tenants[name], now, rules, waited_for=waited_for)
+            tenants_left = {**state.tenants, name: replace(left, asked_at=None)}
             holder = _without_holder(state.holder, name)
             return replace(state, tenants=tenants_left, holder=holder)
     return state
 
 
+def _waited_for(state: TokenState, now: int, rules: TokenRules) -> int:
+    """The time until which others have waited for the token that is held; 0 if nobody waits.
+
+    Not later than its end: who waits then takes it, and who asks later finds it free.
+    """
+    if state.holder is None or not state.queue:
+        return 0
+    return min(now, token_end(state.holder, rules))
+
+
 def _counted(
-    state: TokenState, tenant: TenantState, now: int, overuse: int, rules: TokenRules
+    state: TokenState,
+    tenant: TenantState,
+    now: int,
+    rules: TokenRules,
+    *,
+    waited_for: int,
+    overuse: int = 0,
 ) -> TenantState:
     """A tenant returns its last token, or it is taken from it: the time that counts for it.
 
     A token with a quota until ``end``, of which an overuse is reported, counts until ::
 
-        now                      if another tenant waits for it: nobody else had this time
-        min(now, end + overuse)  otherwise
+        max(min(now, end + overuse), waited_for)
 
-    Of a token that was taken before, only the overuse that does not count yet is added.
+    Others have waited until ``waited_for``, and nobody else had this time. A pod that is idle while
+    nobody waits pays for no more than its quota, whenever another one asks. Of a token that was
+    taken before, only the overuse that does not count yet is added.
     """
     if not tenant.spans:
         return tenant
     name, before, rest = tenant.tenant.name, tenant.spans.total, tenant.rest
     if state.holder is not None and state.holder.tenant == name:
-        others_wait = any(each != name for each in state.queue)
-        spans = tenant.spans.ended(now, overuse, now if others_wait else 0)
+        spans = tenant.spans.ended(now, overuse, waited_for)
         overrun, rest = max(0, spans.total - before), max(0, before - spans.total)
     else:
         spans = tenant.spans.ended(now, max(0, overuse - tenant.overrun))
@@ -336,13 +355,15 @@ def _counted(
     return replace(tenant, spans=spans, overrun=overrun, rest=rest, credit=credit, credit_at=now)
 
 
-def _with_counted(state: TokenState, name: str, now: int, rules: TokenRules) -> TokenState:
-    """The state, in which the token of a tenant that may be gone counts until now."""
+def _with_counted(
+    state: TokenState, name: str, now: int, waited_for: int, rules: TokenRules
+) -> TokenState:
+    """The state, in which the token that is taken from a tenant counts."""
     tenant = state.tenants.get(name)
     if tenant is None:
         return state
-    tenants = {**state.tenants, name: _counted(state, tenant, now, 0, rules)}
-    return replace(state, tenants=tenants)
+    counted = _counted(state, tenant, now, rules, waited_for=waited_for)
+    return replace(state, tenants={**state.tenants, name: counted})
 
 
 def _credit(tenant: TenantState, now: int, rules: TokenRules) -> int:

@@ -49,14 +49,15 @@ class Record:
     runs: list = field(default_factory=list)  # begin, end of the kernels of a token
     waits: list = field(default_factory=list)  # asked, granted
     returns: list = field(default_factory=list)  # when it asked or left, overuse, do others wait
-    taken: dict = field(default_factory=dict)  # start of each token that was taken -> when
+    taken: dict = field(default_factory=dict)  # start of a token that was taken -> end that counts
     asked: int | None = None
 
     def spans(self):
         """The time for which each token counts.
 
         That of its quota, until the tenant returns it; then that of its quota and its overuse, or
-        all until its return, if others waited. What was taken counts until then at least.
+        all until its return, if others waited. What was taken counts until then at least, if
+        another one had waited for it; one that asks later finds the token free.
         """
         for grant, returned in zip(self.grants, self.returned(), strict=True):
             time, overuse, others_wait = returned or (math.inf, 0, False)
@@ -136,7 +137,13 @@ class SimulatedGpu:
         self._result = result = step(self._result.state, event, self.now, self.rules)
         self.unreturned += result.unreturned
         for grant in result.unreturned:
-            self.tenants[grant.tenant].taken[grant.start] = self.now
+            waited = any(
+                each.asked is not None and each.asked < self.now
+                for name, each in self.tenants.items()
+                if name != grant.tenant
+            )
+            until = self.now if waited else grant.start + grant.quota
+            self.tenants[grant.tenant].taken[grant.start] = until
         for grant in result.grants:
             self._granted(self.tenants[grant.tenant], grant)
 

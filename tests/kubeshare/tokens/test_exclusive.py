@@ -288,6 +288,130 @@ def test_a_token_is_free_as_soon_as_its_holder_leaves():
     assert [grant.tenant for grant in step(waiting.state, Leave("a"), 3000).grants] == ["b"]
 
 
+SHARED = st.tuples(st.integers(0, 300), st.integers(100, 1000))
+TIMES = st.integers(0, 40_000) | st.integers(0, 3_000_000) | st.integers(0, 10**9)
+
+
+def configured(shares):
+    """Tenants a, b and c; the daemon has run for some windows."""
+    names = (Tenant(name, *share) for name, share in zip("abc", shares, strict=True))
+    return step(TokenState(0), Configure(tuple(names)), 0, RULES).state
+
+
+class CountedToken:
+    """The most that a token may count, by the events alone."""
+
+    def __init__(self, grant):
+        self.grant, self.overuse = grant, 0
+        self.end = token_end(grant, RULES)
+        self.is_held, self.waited_until = True, grant.start
+
+    def sees(self, event, now, waiting):
+        """An event, before which others have waited."""
+        name = self.grant.tenant
+        if self.is_held and waiting - {name}:
+            self.waited_until = min(now, self.end)
+        if isinstance(event, Ask | Leave) and event.tenant == name:
+            self.is_held = False
+            self.overuse = max(self.overuse, getattr(event, "overuse", 0))
+
+    @property
+    def most(self):
+        return max(self.grant.quota + self.overuse, self.waited_until - self.grant.start)
+
+
+events = st.one_of(
+    st.builds(Ask, st.sampled_from("abc"), st.just(0) | st.integers(0, WINDOW), TIMES),
+    st.builds(Withdraw, st.sampled_from("abc")),
+    st.builds(Leave, st.sampled_from("abc")),
+    st.just(Tick()),
+)
+
+
+@pytest.mark.slow
+@given(st.tuples(SHARED, SHARED, SHARED), st.lists(st.tuples(TIMES, events), max_size=40))
+def test_a_token_counts_for_its_quota_its_overuse_or_while_others_wait(shares, times):
+    """Whatever comes, and whenever the scheduler is called; the same is true of the credit.
+
+    A tenant gets a token only if its credit is not negative, so its debt is that of one token.
+    """
+    state, now, waiting, tokens = configured(shares), 5 * WINDOW, set(), {}
+    for delay, event in times:
+        now += delay
+        for token in tokens.values():
+            token.sees(event, now, waiting)
+        if isinstance(event, Ask):
+            waiting.add(event.tenant)
+        elif isinstance(event, Withdraw | Leave):
+            waiting.discard(event.tenant)
+        result = step(state, event, now, RULES)
+        state = result.state
+        for grant in result.unreturned:
+            tokens[grant.tenant].is_held = False
+        for grant in result.grants:
+            tokens[grant.tenant] = CountedToken(grant)
+            waiting.remove(grant.tenant)
+        for name, token in tokens.items():
+            tenant, grant = state.tenants[name], token.grant
+            most = max(grant.quota + token.overuse, token.end - grant.start)
+            assert token.most <= most
+            counted = [end - start for start, end in tenant.spans if start == grant.start]
+            assert all(time <= token.most for time in counted)
+            if tenant.tenant.limit_milli < 1000:
+                assert tenant.credit >= -1000 * token.most
+
+
+@given(
+    st.tuples(SHARED, SHARED, SHARED),
+    st.integers(0, 10**10),
+    st.integers(0, 2_000_000),
+    TIMES,
+    st.sampled_from([Leave("b"), Ask("b", 0, 0)]),
+)
+def test_an_idle_pod_alone_on_its_gpu_is_granted_its_next_request_at_once(
+    shares, idle, burst, delay, after
+):
+    """However long it was idle, and whoever asked before."""
+    state = configured(shares)
+    granted = step(state, Ask("a", 0, burst), 5 * WINDOW, RULES)
+    now = 5 * WINDOW + WINDOW + 10 * LONGEST + idle
+    other = step(granted.state, Ask("b", 0, 0), now, RULES)
+    assert [grant.tenant for grant in other.grants] == ["b"]
+    now += delay
+    state = step(other.state, after, now, RULES).state
+    state = step(state, Leave("b"), now, RULES).state
+    alone = step(state, Ask("a", 0, burst), now, RULES)
+    undisturbed = step(granted.state, Ask("a", 0, burst), now, RULES)
+    assert [grant.tenant for grant in alone.grants] == ["a"]
+    assert alone.grants[0].quota == undisturbed.grants[0].quota
+
+
+@pytest.mark.parametrize("limit", [500, 1000])
+def test_a_pod_that_asks_does_not_charge_another_one_for_its_idle_time(limit):
+    state = configured([(400, limit)] * 3)
+    state = step(state, Ask("a", 0, 0), 10 * WINDOW, RULES).state
+    now = 200 * WINDOW
+    result = step(state, Ask("b", 0, 0), now, RULES)
+    assert [grant.tenant for grant in result.grants] == ["b"]
+    assert [grant.tenant for grant in result.unreturned] == ["a"]
+    tenant = result.state.tenants["a"]
+    assert tenant.spans.total == RULES.window.base
+    assert tenant.overrun == 0
+    assert used(tenant, now, WINDOW) == 0
+
+
+@pytest.mark.parametrize("late", [0, 5_000, 400_000])
+@pytest.mark.parametrize("event", [Tick(), Ask("c", 0, 0), Ask("a", 0, 0), Leave("a")])
+def test_a_token_for_which_others_wait_counts_until_its_end_however_late_the_daemon_is(event, late):
+    state = configured([(300, 1000)] * 3)
+    state = step(state, Ask("a", 0, 0), 10 * WINDOW, RULES).state
+    grant = state.holder
+    waiting = step(state, Ask("b", 0, 0), 10 * WINDOW + 1_000, RULES)
+    assert waiting.wake_at == token_end(grant, RULES)
+    state = step(waiting.state, event, waiting.wake_at + late, RULES).state
+    assert [*state.tenants["a"].spans] == [(grant.start, waiting.wake_at)]
+
+
 class TokenMachine(RuleBasedStateMachine):
     """Every event at every time."""
 

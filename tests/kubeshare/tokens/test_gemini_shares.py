@@ -81,6 +81,20 @@ def test_a_bursty_pod_below_its_request_waits_for_a_short_token(version, every, 
     assert simulation.share("busy", 2 * SECOND, 2 * WINDOW) >= max(0.6, other / 1000)
 
 
+@pytest.mark.parametrize("version", ["v1.0", "v1.1"])
+@pytest.mark.parametrize("limit", [200, 1000])
+def test_pods_that_are_idle_most_of_the_time_do_not_wait_for_each_other(version, limit):
+    """A kernel each 7 s and each 20 s: when one of them asks, the other one's token has ended."""
+    simulation = HookSimulation(dict.fromkeys("ab", (200, limit)))
+    hooks = {name: simulation.hook(name, version) for name in "ab"}
+    simulation.start(hooks["a"], bursty(hooks["a"], 2 * MS, 20 * SECOND))
+    simulation.start(hooks["b"], bursty(hooks["b"], 2 * MS, 7 * SECOND, SECOND))
+    simulation.run(30 * WINDOW)
+    waits = [end - begin for hook in hooks.values() for begin, end in hook.waits]
+    assert len(waits) >= 30 * 10 // 20 + 30 * 10 // 7 - 2
+    assert max(waits) < SECOND
+
+
 def test_a_hook_that_ignores_its_quota_keeps_its_limit_on_average():
     """Gemini's newest one runs for 6 s with each token, and waits until its limit has grown."""
     simulation = HookSimulation({"a": (200, 200)})
