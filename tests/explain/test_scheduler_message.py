@@ -38,8 +38,8 @@ def test_the_codes_of_hami_for_the_gpus_of_one_node_are_parts_of_their_own():
 
 
 @given(st.sampled_from(sorted(HAMI_CODES)), st.integers(1, 99), st.integers(1, 99))
-def test_every_code_of_hami_is_known(code, nodes, cards):
-    for text in (code, f"{cards}/{cards} {code}", f"node(s) {code}"):
+def test_every_code_of_hami_is_known(code, nodes, gpus):
+    for text in (code, f"{gpus}/{gpus} {code}", f"node(s) {code}"):
         (part,) = parsed(f"0/{nodes} nodes are available: {nodes} {text}.").parts
         assert (part.kind, part.nodes) == (HAMI_CODES[code], nodes)
 
