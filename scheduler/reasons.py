@@ -1,7 +1,13 @@
 """Why a pod was not bound, besides the reasons of placements; codes of metrics."""
 
+from typing import Final
+
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
+
+
+NOT_READY: Final = "vgpu scheduler is not ready: "
+"""The beginning of the answers of a scheduler that does not know the cluster yet."""
 
 
 class BindFailure(Explained):

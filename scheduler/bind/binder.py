@@ -158,9 +158,8 @@ class PodBinder:
                 raise BindError(BindFailure.GONE, f"{name} does not exist any more") from error
             raise BindError(BindFailure.UNREACHABLE, f"{name} cannot be read: {error}") from error
         except SourceError as error:
-            raise BindError(
-                BindFailure.POD_UNREADABLE, f"{name} cannot be read: {error}"
-            ) from error
+            text = f"{BindFailure.POD_UNREADABLE.explanation}: {error}"
+            raise BindError(BindFailure.POD_UNREADABLE, text) from error
         if pod.ref.uid != ref.uid:
             self._cache.bury(ref.uid)
             raise BindError(BindFailure.GONE, f"{name} is another pod of the same name now")
@@ -213,7 +212,8 @@ class PodBinder:
                 return False
             if error.status in _REFUSED:
                 self._end_unless_lost(ref, node)
-                raise BindError(BindFailure.REFUSED, str(error)) from error
+                text = f"{BindFailure.REFUSED.explanation}: {error}"
+                raise BindError(BindFailure.REFUSED, text) from error
             self._lost_answer(pod, node, error, fields)
         except SourceError as error:
             self._lost_answer(pod, node, error, fields)

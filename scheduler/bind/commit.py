@@ -276,7 +276,8 @@ class LeaseCommitter:
             text = f"the Lease of node {node} cannot be read: {error}"
             raise BindError(BindFailure.UNREACHABLE, text) from error
         except SourceError as error:
-            raise BindError(BindFailure.LEASE_UNREADABLE, str(error)) from error
+            text = f"{BindFailure.LEASE_UNREADABLE.explanation}: {error}"
+            raise BindError(BindFailure.LEASE_UNREADABLE, text) from error
         return version, self._cache.set_claims(node, claims)
 
     def _take_known(self, node: str) -> tuple[str, Claims] | None:

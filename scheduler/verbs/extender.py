@@ -19,7 +19,7 @@ from scheduler.bind.binder import PodBinder
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
-from scheduler.reasons import BindError
+from scheduler.reasons import NOT_READY, BindError
 from scheduler.verbs.wire import FilterAnswer, PlacementQuery
 from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.events import EventNote, NoteType, event_note
@@ -28,8 +28,6 @@ from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-
-NOT_READY: Final = "vgpu scheduler is not ready: "
 
 COMPONENT: Final = "vgpu-scheduler"
 

@@ -107,6 +107,15 @@ def _lock_text(node: str, lock: NodeLock) -> str:
     return f"node {node} is locked{owner}"
 
 
+def _bind_failed(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+    """A bind of our own scheduler fails; the text says more than the reason only by its details."""
+    for part in message.of_kind(PartKind.BIND):
+        if part.failure is not None:
+            detail = "" if part.text.endswith(part.failure.explanation) else part.text
+            return structs.replace(_failed(evidence, part.failure), detail=detail)
+    return None
+
+
 def _by_other_scheduler(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
     """kube-scheduler counts what only the scheduler of the sharing system can count."""
     uncounted = evidence.in_the_way.uncounted
@@ -150,6 +159,7 @@ def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
 
 _CAUSES: Final[tuple[_Cause, ...]] = (
     _locked,
+    _bind_failed,
     _by_other_scheduler,
     _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS),
     _by_message(PartKind.GATE, ExplainReason.GATED),

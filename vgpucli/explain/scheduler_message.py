@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.reasons import NOT_READY, BindFailure
 from vgpu.kube.errors import one_line
 from vgpu.placement.result import OF_QUOTA, PlacementReason
 
@@ -41,6 +42,7 @@ class PartKind(StrEnum):
     TAINT = "taint"
     CHECK = "check"  # another check of kube-scheduler
     LOCK = "lock"  # the lock of a node
+    BIND = "bind"  # a bind of our own scheduler fails
     EXTENDER = "extender"  # an extender that does not answer, or answers an error
     RESOURCE_CLAIM = "resource_claim"
     GATE = "gate"
@@ -57,12 +59,14 @@ class MessagePart(msgspec.Struct, frozen=True):
         text: the part as it is written, without the number of nodes.
         nodes: number of nodes that refuse by it; None if it has none.
         name: the resource, the key of the taint, or the node of the lock; "" if none is named.
+        failure: why our own scheduler has not bound the pod; None of another text.
     """
 
     kind: PartKind
     text: str
     nodes: int | None = None
     name: str = ""
+    failure: BindFailure | None = None
 
     @property
     def names_gpus(self) -> bool:
@@ -71,7 +75,14 @@ class MessagePart(msgspec.Struct, frozen=True):
 
 
 _OF_GPUS: Final = frozenset(
-    {PartKind.SHARES, PartKind.GPUS, PartKind.QUOTA, PartKind.LOCK, PartKind.EXTENDER}
+    {
+        PartKind.SHARES,
+        PartKind.GPUS,
+        PartKind.QUOTA,
+        PartKind.LOCK,
+        PartKind.BIND,
+        PartKind.EXTENDER,
+    }
 )
 
 
@@ -121,7 +132,7 @@ _OWN_SHARES: Final = frozenset(
     }
 )
 
-_OWN: Final[Mapping[str, PartKind]] = {
+_OWN: Final[Mapping[str, PartKind]] = {NOT_READY: PartKind.EXTENDER} | {
     reason.explanation: PartKind.SHARES
     if reason in _OWN_SHARES
     else PartKind.QUOTA
@@ -129,7 +140,34 @@ _OWN: Final[Mapping[str, PartKind]] = {
     else PartKind.GPUS
     for reason in PlacementReason
 }
-"""The answers of our own extender, which kube-scheduler repeats."""
+"""The beginnings of our own extender's answers, which kube-scheduler repeats."""
+
+_OWN_BINDS: Final[tuple[tuple[BindFailure, re.Pattern[str]], ...]] = (
+    *((failure, re.compile(re.escape(failure.explanation))) for failure in BindFailure),
+    *(
+        (failure, re.compile(pattern))
+        for failure, pattern in (
+            (BindFailure.GONE, r"pod \S+ (?:is being deleted|does not exist any more)$"),
+            (BindFailure.GONE, r"pod \S+ is another pod of the same name now$"),
+            (BindFailure.BOUND_ELSEWHERE, r"already assigned to node \S+$"),
+            (
+                BindFailure.CONFLICT,
+                r"(?:pod \S+|(?:the Lease of )?node \S+) changes all the time$",
+            ),
+            (BindFailure.UNREACHABLE, r"pod \S+ cannot be read: "),
+            (
+                BindFailure.UNREACHABLE,
+                r"the Lease of node \S+ (?:cannot be read|was not written): ",
+            ),
+            (BindFailure.UNREACHABLE, r"node \S+ cannot be locked: "),
+            (BindFailure.UNREACHABLE, "the binding was not answered: "),
+        )
+    ),
+)
+"""The beginnings of the texts of our own failed binds; the first that a text has decides."""
+
+_REJECTED: Final = "binding rejected: "
+"""What kube-scheduler puts in front of the error of a bind."""
 
 _TEXTS: Final[tuple[tuple[PartKind, re.Pattern[str]], ...]] = tuple(
     (kind, re.compile("|".join(patterns), re.IGNORECASE))
@@ -247,9 +285,14 @@ def _counted(piece: str) -> Iterator[MessagePart]:
 
 def _part(text: str, nodes: int | None = None) -> MessagePart:
     text = text.strip().rstrip(".") or text
-    own = next((kind for reason, kind in _OWN.items() if text.startswith(reason)), None)
+    answer = text.removeprefix(_REJECTED)
+    own = next((kind for reason, kind in _OWN.items() if answer.startswith(reason)), None)
     if own is not None:
         return MessagePart(own, text, nodes)
+    for failure, pattern in _OWN_BINDS:
+        if pattern.match(answer) is not None:
+            kind = PartKind.LOCK if failure is BindFailure.NODE_LOCKED else PartKind.BIND
+            return MessagePart(kind, text, nodes, failure=failure)
     for kind, pattern in _TEXTS:
         if (match := pattern.search(text)) is not None:
             name = match.groupdict().get("name") or ""

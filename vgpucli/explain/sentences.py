@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.reasons import Cause
+from scheduler.reasons import BindFailure
 from vgpu.inventory import WaitingReason
 from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.model.allocation import Device, Share
@@ -128,6 +129,20 @@ ADVICE: Final[Mapping[str, str]] = {
     " system; a webhook of the system sets it where no label of the pod or Namespace excludes it",
     ExplainReason.NODE_LOCKED: "wait for the pod that has the lock; vgpu reconcile plan names a"
     " lock that nobody needs",
+    BindFailure.GONE: "look at the pod again: the message is about one that is gone or being"
+    " deleted",
+    BindFailure.BOUND_ELSEWHERE: "look for a second scheduler that has bound the pod",
+    BindFailure.CONFLICT: "look for a program that changes the pod, or its node, all the time;"
+    " kube-scheduler tries again",
+    BindFailure.REFUSED: "correct what the API server names, such as the rights of the scheduler's"
+    " ServiceAccount",
+    BindFailure.UNREACHABLE: "look at the API server and at the log of vgpu scheduler, which calls"
+    " it; kube-scheduler tries again",
+    BindFailure.POD_UNREADABLE: "correct the field of the pod that is named",
+    BindFailure.NEEDS_LOCK: "start vgpu scheduler with --original-plugin, as long as HAMi's own"
+    " device plugin serves a node",
+    BindFailure.LEASE_UNREADABLE: "look at the Lease that is named, which only vgpu scheduler"
+    " writes",
     ExplainReason.FOREIGN_RESERVATION: "vgpu explain pod of the pod that is named shows what is"
     " wrong with it; its scheduler counts its GPUs on the wrong node until it is recreated",
     ExplainReason.UNITS_MISSING: "vgpu explain node NODE shows why a node has fewer units than"
