@@ -5,7 +5,6 @@ from typing import Final
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
 
-
 NOT_READY: Final = "vgpu scheduler is not ready: "
 """The beginning of the answers of a scheduler that does not know the cluster yet."""
 

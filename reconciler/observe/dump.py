@@ -80,7 +80,7 @@ class DumpObserver:
             Coverage.SHARE_PODS: (
                 "the dump has no SharePods, though KubeShare is in use"
                 if not (dump.share_pods or ObjectKind.SHARE_POD in malformed_kinds)
-                and _uses_share_pods(objects)
+                and uses_share_pods(objects)
                 else ""
             ),
         }
@@ -150,7 +150,7 @@ def _each(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple({pod.ref.uid: pod for pod in pods}.values())
 
 
-def _uses_share_pods(objects: Objects) -> bool:
+def uses_share_pods(objects: Objects) -> bool:
     """Whether a system that takes SharePods is in use."""
     keys: set[str] = set()
     for node in objects.nodes:

@@ -11,7 +11,15 @@ from typing import Final
 import msgspec
 
 from reconciler.cluster_index import PENDING, ClaimReading, ClusterIndex
-from reconciler.model import Finding, Guard, NobodyWaitsGuard, ObjectKind, OwnerGuard, OwnerState
+from reconciler.model import (
+    Coverage,
+    Finding,
+    Guard,
+    NobodyWaitsGuard,
+    ObjectKind,
+    OwnerGuard,
+    OwnerState,
+)
 from reconciler.policy import Ages, Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.findings import (
@@ -198,7 +206,7 @@ _BY_OWNER: Final[Mapping[OwnerState, _Verdict]] = {
 still serve gives that pod's devices to the next one."""
 
 _HIDDEN: Final = _Verdict(Cause.LOCK_EXPIRED, _time_out, SkipReason.INCOMPLETE_VIEW)
-"""A pod that cannot be read may still be served."""
+"""A pod that cannot be read, or that was not read, may still be served."""
 
 _NOBODY_WAITS: Final = _Verdict(Cause.NOBODY_WAITS, _time_out)
 
@@ -254,6 +262,8 @@ def _anonymous(cluster_index: ClusterIndex, node: Node, _: NodeLock) -> tuple[_V
     waiting = cluster_index.waiting_on_node.get(node.name, ())
     if not waiting and (hidden := cluster_index.hidden_pods(node.name)):
         return _HIDDEN, guard, str(hidden[0])
+    if not waiting and not cluster_index.has(Coverage.PODS):
+        return _HIDDEN, guard, f"whether a pod waits on {node.name} is not known"
     if not waiting:
         return _NOBODY_WAITS, guard, f"no pod waits on {node.name}"
     names = sorted(f"{pod.ref.namespace}/{pod.ref.name}" for pod in waiting)

@@ -21,9 +21,10 @@ from vgpu.model.resource_claims import (
     ResourceClaim,
     ResourceSlice,
 )
+from vgpu.model.taints import Taint
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainOutcome, WayStep
-from vgpucli.explain.node import explain_node
+from vgpucli.explain.node import explain_gpu, explain_node
 from vgpucli.explain.pod import explain_pod
 
 
@@ -205,3 +206,104 @@ def test_what_is_wrong_with_the_node_of_a_pod_that_does_not_run_is_a_remark():
     ):
         explained = explanation(one, locked, refused(pod("before", "hami")))
         assert [each.rule for each in explained.steps[2].remarks] == remarks
+
+
+INSUFFICIENT = (
+    "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"unschedulable": True}, "uncordon"),
+        ({"ready": False}, "repair the node"),
+        ({"taints": (Taint("team", "x", "NoSchedule"),)}, "tolerate team=x:NoSchedule"),
+    ],
+)
+@pytest.mark.parametrize("message", [INSUFFICIENT, "0/2 nodes are available: 2 Too many pods.", ""])
+def test_free_units_of_a_node_that_is_closed_are_not_missing(fields, advice, message):
+    waits = nvidia("", "Pending", 8, unschedulable=message)
+    full = nvidia("gpu-8", "Running", 8)
+    closed = structs.replace(whole("gpu-9"), **fields)
+    explained = explanation(waits, whole("gpu-8"), closed, full)
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["nodes_closed"])
+    assert "gpu-9" in explained.conclusion
+    assert advice in explained.advice
+    assert "end other pods" not in explained.advice
+    reserved = explained.steps[3]
+    assert "units_in_use" not in {reason.code for reason in reserved.reasons}
+    assert "allocation records" not in " ".join(reserved.evidence)
+
+
+def test_units_in_use_of_an_observed_pod_are_shown_by_step_nodes_alone():
+    waits = nvidia("", "Pending", unschedulable=INSUFFICIENT)
+    explained = explanation(waits, whole("gpu-8"), nvidia("gpu-8", "Running", 8))
+    assert [each.code for each in explained.steps[2].reasons] == ["units_missing"]
+    assert [each.code for each in explained.steps[3].reasons] == ["unschedulable"]
+
+
+def test_what_is_wrong_with_a_closed_node_is_no_reason_of_an_open_one():
+    """Its reservations, locks and units refuse no pod that it does not take anyway."""
+    message = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu."
+    waits = pod("waits", "hami", node="", claim=None, phase="Pending", unschedulable=message)
+    waits = structs.replace(waits, statuses=())
+    one = {"nvidia.com/gpu": 1}
+    used = structs.replace(node("gpu-1", "hami"), capacity=one, allocatable=one)
+    away = structs.replace(node("gpu-2", "hami"), ready=False, allocatable={"nvidia.com/gpu": 0})
+    moved = structs.replace(pod("moved", "hami", node="gpu-2", phase="Running"), node="gpu-1")
+    explained = explanation(waits, used, away, moved)
+    assert decisive(explained)[2] == ["units_in_use"]
+
+
+# ---------------------------------------------------------------- dumps without a kind
+
+
+def from_dump(nodes=(), pods=(), **fields):
+    objects = Objects(tuple(nodes), tuple(pods))
+    return ClusterEvidence(ClusterObjects(objects, NOW, is_dump=True, **fields))
+
+
+@pytest.mark.parametrize("of_nvidia", [False, True])
+@pytest.mark.parametrize("message", ["", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."])
+def test_a_dump_without_nodes_shows_nothing_about_their_room(of_nvidia, message):
+    one = nvidia("", "Pending") if of_nvidia else asking()
+    one = structs.replace(one, unschedulable=message)
+    explained = explain_pod(from_dump(pods=[one]).of_pod(one))
+    step = explained.steps[2]
+    assert step.outcome is ExplainOutcome.NOT_CHECKED
+    assert message == "" or "kubectl get nodes" in step.needs
+    assert "device plugin" not in explained.advice
+    assert not message or "nodes, too" in explained.advice
+
+
+def test_an_api_server_without_nodes_has_none():
+    evidence = ClusterEvidence(ClusterObjects(Objects((), (asking(),)), NOW))
+    explained = explain_pod(evidence.of_pod(asking()))
+    assert decisive(explained)[2] == ["no_gpus"]
+
+
+def test_a_dump_without_nodes_calls_no_node_of_a_pod_away():
+    one = structs.replace(pod("train-0", "hami", phase="Running"), deleted_at=NOW - HOUR)
+    explained = explain_pod(from_dump(pods=[one]).of_pod(one))
+    codes = {reason.code for reason in explained.steps[-1].reasons}
+    assert "node_away" not in codes
+    assert "containers_remain" in codes
+
+
+def test_a_dump_without_pods_shows_nothing_about_who_holds_or_waits():
+    old = {"hamivgpu": "2020-01-01T00:00:00Z"}
+    there = node("gpu-1", "volcano", annotations=old)
+    seen, unseen = (
+        from_dump([there], pods_read=pods_read).of_node(there) for pods_read in (True, False)
+    )
+    for of_node, code, outcome in (
+        (seen, "nobody_waits", ExplainOutcome.PASSED),
+        (unseen, "lock_expired", ExplainOutcome.NOT_CHECKED),
+    ):
+        steps = {step.step: step for step in explain_node(of_node).steps}
+        assert [each.code for each in steps[WayStep.LOCK].reasons] == [code]
+        assert steps[WayStep.RECORDS].outcome is outcome
+        gpu = explain_gpu(of_node, of_node.ledger.devices[0])
+        assert gpu.steps[1].outcome is outcome
+    assert "kubectl get pods" in explain_node(unseen).steps[4].needs

@@ -1,4 +1,4 @@
-"""The answers of our own scheduler, as kube-scheduler repeats them, are never unknown or misread."""
+"""Answers of our own scheduler, as kube-scheduler repeats them, are never unknown or misread."""
 
 import pytest
 from msgspec import structs

@@ -17,6 +17,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, Finding, ObjectKind, Snapshot
 from reconciler.observe.cluster import cluster_view
+from reconciler.observe.dump import uses_share_pods
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
@@ -91,6 +92,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         quotas_read: whether the API server was asked for these, and answered.
         is_dump: whether a file was read, so that ages are estimated from status times.
         notes: what is missing.
+        pods_read: whether the pods were read: a dump without one shows nothing about them.
     """
 
     objects: Objects
@@ -102,6 +104,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     is_dump: bool = False
     notes: tuple[str, ...] = ()
     quotas_read: bool = False
+    pods_read: bool = True
 
 
 class ClusterEvidence:
@@ -160,6 +163,27 @@ class ClusterEvidence:
     def _nodes(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.cluster.objects.nodes}
 
+    @property
+    def _nodes_read(self) -> bool:
+        """Whether the nodes were read; an API server without a node has none."""
+        kinds = {each.kind for each in self.cluster.objects.malformed}
+        return bool(self._nodes) or not self.cluster.is_dump or ObjectKind.NODE in kinds
+
+    @cached_property
+    def _complete(self) -> frozenset[Coverage]:
+        """What the rules may take as seen in full; the absence of an unread kind shows nothing."""
+        objects = self.cluster.objects
+        kinds = {each.kind for each in objects.malformed}
+        has_share_pods = bool(objects.share_pods) or ObjectKind.SHARE_POD in kinds
+        unread_share_pods = self.cluster.is_dump and not has_share_pods
+        unread = {
+            Coverage.PODS: not self.cluster.pods_read,
+            Coverage.NODES: not self._nodes_read,
+            Coverage.SHARE_PODS: unread_share_pods and uses_share_pods(objects),
+            Coverage.QUOTAS: False,
+        }
+        return frozenset(view for view, is_unread in unread.items() if not is_unread)
+
     @cached_property
     def _all_pods(self) -> tuple[Pod, ...]:
         sharing = {pod.ref.uid for pod in self.schemes.pods}
@@ -215,6 +239,7 @@ class ClusterEvidence:
             observed=observed,
             other=other,
             node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
+            nodes_read=self._nodes_read,
             unit_bytes=self.schemes.unit_bytes,
             quotas_read=self.cluster.quotas_read
             or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
@@ -292,6 +317,7 @@ class ClusterEvidence:
                 StepReason(each.reason.value, each.reason.explanation)
                 for each in node_errors(node, self.now)
             ),
+            self.cluster.pods_read,
         )
 
     def ledger(self, name: str) -> Ledger:
@@ -380,9 +406,7 @@ class ClusterEvidence:
                 free.add(name)
         units = tuple(text for _, _, text in sorted(rows)[:_MOST_LISTED])
         closed = closed_to(evidence.pod.tolerations, self._nodes.values())
-        return structs.replace(
-            evidence, units=units, units_free=frozenset(free - closed.keys()), closed=closed
-        )
+        return structs.replace(evidence, units=units, units_free=frozenset(free), closed=closed)
 
     def _in_the_way(self, evidence: KnownPod) -> InTheWay:
         """What may keep the pod from GPUs that are free by the allocation records."""
@@ -404,7 +428,8 @@ class ClusterEvidence:
         gpu_nodes = [
             self._nodes[name] for name, view, _ in evidence.answers if view and name in self._nodes
         ]
-        names = {name for name, _, refusal in evidence.answers if refusal is None}
+        roomy = {name for name, _, refusal in evidence.answers if refusal is None}
+        names = roomy - evidence.closed.keys() or roomy
         fitting = [self._nodes[name] for name in names if name in self._nodes]
         locks = tuple(node_locks(fitting, self.schemes.codecs))
         locked = {name for name, _ in locks[:_MOST_LOCKED]}
@@ -417,7 +442,7 @@ class ClusterEvidence:
             missing=()
             if supplied
             else missing_resources(
-                pod, self._advertised, uncounted, fits=bool(names - evidence.closed.keys())
+                pod, self._advertised, uncounted, fits=bool(roomy - evidence.closed.keys())
             ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
             unallocatable=tuple(_unallocatable(fitting, demanded))[:_MOST_LISTED],
@@ -491,7 +516,6 @@ class ClusterEvidence:
         )
         is_limited = bool(quotas or declared or marked)
         codecs = self.schemes.codecs
-        uses_share_pods = registry().uses_share_pods
 
         def is_near(pod: Pod) -> bool:
             return (
@@ -499,7 +523,7 @@ class ClusterEvidence:
                 or pod.ref.uid in uids
                 or (is_limited and pod.ref.namespace in namespaces)
                 or (not pod.node and home(pod, read_pod(pod, codecs)) in nodes)
-                or uses_share_pods((*pod.annotations, *pod.labels))
+                or registry().uses_share_pods((*pod.annotations, *pod.labels))
             )
 
         pods = tuple(filter(is_near, whole.pods))
@@ -514,11 +538,10 @@ class ClusterEvidence:
             self.schemes,
             pods=tuple(pod for pod in self.schemes.pods if pod.ref.uid in near_uids),
         )
-        complete = {Coverage.PODS, Coverage.NODES, Coverage.SHARE_PODS, Coverage.QUOTAS}
         by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in whole.pods}
         snapshot = Snapshot(
             now=self.now,
-            complete=frozenset(complete),
+            complete=self._complete,
             lock_owners={**by_name, **self.cluster.lock_owners},
             quotas=quotas,
             quota_namespaces=marked,

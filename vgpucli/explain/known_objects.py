@@ -42,6 +42,8 @@ class MissingResource(msgspec.Struct, frozen=True):
 class InTheWay(msgspec.Struct, frozen=True):
     """What may keep a pod from GPUs that are free by the allocation records.
 
+    A node that takes no new pods counts as one with room only if there is no other.
+
     Attributes:
         locks: locks of nodes with room, by the name of the node.
         findings: the reconciler's findings about these nodes.
@@ -83,7 +85,9 @@ class KnownPod(msgspec.Struct, frozen=True):
         over_quota: why the quota refuses the pod everywhere; None if it does not.
         answers: of the nodes with GPUs, if the pod is not bound.
         closed: the nodes that do not take the pod, whatever their GPUs, by name.
-        units_free: names of the nodes whose advertised resources suffice for the pod.
+        nodes_read: whether the nodes were read; without one in a dump nothing is known about them.
+        units_free: names of the nodes whose advertised resources suffice for the pod, also of those
+            that are closed.
         shares_cores: whether cores are shared by the pod's sharing system.
         observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
             pod of another system.
@@ -113,6 +117,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     over_quota: PlacementRefusal | None = None
     answers: tuple[NodeAnswer, ...] = ()
     closed: Mapping[str, ClosedNode] = {}
+    nodes_read: bool = True
     units_free: frozenset[str] = frozenset()
     shares_cores: bool = True
     observed: Mapping[str, int] = {}
@@ -148,6 +153,8 @@ class KnownNode(msgspec.Struct, frozen=True):
         systems: the names of the rows of its sharing systems.
         published: the number of GPUs that its ResourceSlices have.
         errors: the errors that vgpu doctor finds for the node alone.
+        pods_read: whether the pods were read; without one in a dump nobody knows who holds
+            GPUs.
     """
 
     node: Node
@@ -165,6 +172,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     systems: tuple[str, ...] = ()
     published: int = 0
     errors: tuple[StepReason, ...] = ()
+    pods_read: bool = True
 
 
 _ORDER = {reason: number for number, reason in enumerate((*ClosedReason, *PlacementReason))}

@@ -51,6 +51,10 @@ _ON_NODE: Final = "vgpu reconcile plan --scope node on the node"
 """What shows the leftover folders of a node."""
 
 
+_PODS_IN_DUMP: Final = "pods in the dump: kubectl get pods -A"
+"""What shows who holds GPUs, where a dump has no pod."""
+
+
 def explain_node(evidence: KnownNode) -> Explanation:
     """The steps of the node, its GPUs, and a closing sentence."""
     node = evidence.node
@@ -117,6 +121,8 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
         f" and {percentage(entry.held.cores_milli)} of the cores are held"
     )
     shares = ExplainedStep(WayStep.SHARES, ExplainOutcome.PASSED, evidence=(held,))
+    if not evidence.pods_read:
+        shares = _not_checked(WayStep.SHARES, _PODS_IN_DUMP)
     own = [each for each in evidence.findings if each.object_ref.name in (device.name, device.uuid)]
     steps = tuple(
         with_findings(_with_conflicts(step, evidence, entry), own) for step in (state, shares)
@@ -221,6 +227,8 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     if unread:
         texts = (*unread, *map(one_line, evidence.claiming))
         return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *texts)
+    if not evidence.pods_read:
+        return _not_checked(WayStep.RECORDS, _PODS_IN_DUMP)
     text = f"{count(len(evidence.pods), 'pod')} with devices"
     texts = (text, *map(one_line, evidence.claiming))
     return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=texts)

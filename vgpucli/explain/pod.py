@@ -40,9 +40,14 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.obstacles import requested_names
-from vgpucli.explain.refusal import cause_without_room, refused_step, scheduler_texts
+from vgpucli.explain.refusal import (
+    cause_without_room,
+    missed_units,
+    refused_step,
+    scheduler_texts,
+)
 from vgpucli.explain.rule_steps import with_findings, with_remarks
-from vgpucli.explain.scheduler_message import PartKind, parsed
+from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import (
     concluded,
     gpu_text,
@@ -135,6 +140,11 @@ _NO_QUOTA: Final = (
 
 _ON_NODE: Final = "vgpu top on the node of the pod"
 """What shows the GPUs of a container that the API server does not have."""
+
+_NODES_IN_DUMP: Final = "nodes in the dump: kubectl get nodes"
+"""What shows whether a node has room, where a dump has none."""
+
+_READ_NODES: Final = "explain the pod from a dump that has the nodes, too"
 
 _KUBELET_ALLOCATED: Final = (
     "the kubelet starts a container only after the device plugin has allocated its devices"
@@ -272,13 +282,19 @@ def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:
 def _units(evidence: KnownPod) -> ExplainedStep:
     """Whether nodes have the units of a pod that kube-scheduler alone places."""
     message = parsed(evidence.pod.unschedulable)
-    missed = [part for part in message.of_kind(PartKind.RESOURCE) if part.name in evidence.observed]
+    quoted = f"kube-scheduler: {message.text}"
+    missed = missed_units(evidence, message)
+    free = sorted(evidence.units_free)
+    if free and evidence.closed.keys() >= evidence.units_free:
+        text = f"units are free on {count(len(free), 'node')}: {_names(free)}"
+        return _closed(evidence, free, text, *evidence.units)
     if not missed:
         needs = "the message of kube-scheduler, which alone places the pod"
         return _not_checked(WayStep.NODES, needs, *evidence.units)
-    quoted = f"kube-scheduler: {message.text}"
+    if not evidence.nodes_read:
+        return _not_checked(WayStep.NODES, _NODES_IN_DUMP, quoted)
     texts = evidence.units or (f"no node advertises {missed[0].name}",)
-    if evidence.units_free:
+    if free:
         return _passed(WayStep.NODES, *texts)
     step = _failed(WayStep.NODES, ExplainReason.UNITS_MISSING, *texts, quoted)
     return structs.replace(step, detail=texts[0])
@@ -295,6 +311,8 @@ def _missing(evidence: KnownPod) -> ExplainedStep | None:
 
 def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     """Whether a node has room for a pod that is not bound."""
+    if not evidence.nodes_read:
+        return _not_checked(WayStep.NODES, _NODES_IN_DUMP)
     if not evidence.answers:
         return _failed(WayStep.NODES, PlacementReason.NO_GPUS, "no node registers GPUs to share")
     refused = {name: refusal for name, _, refusal in evidence.answers if refusal is not None}
@@ -314,11 +332,14 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     named = taking or fitting
     total = count(len(evidence.answers), "node")
     text = f"GPUs have room on {len(named)} of {total}: {_names(named)}"
-    if not taking:
-        step = _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, text)
-        closed = {evidence.closed[name] for name in fitting}
-        return structs.replace(step, advice=reopening(closed))
-    return _passed(WayStep.NODES, text)
+    return _passed(WayStep.NODES, text) if taking else _closed(evidence, fitting, text)
+
+
+def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedStep:
+    """The step of a pod for which only nodes that take no new pods have room: ``names``."""
+    step = _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, *texts)
+    closed = {evidence.closed[name] for name in names}
+    return structs.replace(step, advice=reopening(closed), detail=texts[0])
 
 
 def _too_large(evidence: KnownPod, demand: PodDemand) -> str:
@@ -433,14 +454,16 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]
-    if (fitting or evidence.observed or evidence.by_claims) and not evidence.in_the_way.missing:
-        room = f"nodes with room by the allocation records: {_names(fitting) or 'none'}"
+    misses_no_unit = evidence.observed and not missed_units(evidence, parsed(message))
+    if (fitting or misses_no_unit or evidence.by_claims) and not evidence.in_the_way.missing:
+        shown = "free units" if evidence.observed else "room by the allocation records"
+        room = f"nodes with {shown}: {_names(fitting) or 'none'}"
         return refused_step(evidence, fitting, room)
     cause = cause_without_room(evidence)
     if cause is not None:
         return cause
-    quoted = f"kube-scheduler: {message}"
-    return _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted)
+    step = _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, f"kube-scheduler: {message}")
+    return step if evidence.nodes_read else structs.replace(step, advice=_READ_NODES)
 
 
 def _admitted(evidence: KnownPod) -> ExplainedStep:

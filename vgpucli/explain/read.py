@@ -31,6 +31,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         read.gpu_quota,
         is_dump=True,
         notes=read.notes,
+        pods_read=read.pods_read,
     )
 
 

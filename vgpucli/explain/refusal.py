@@ -57,6 +57,12 @@ def refused_step(evidence: KnownPod, fitting: list[str], room: str) -> Explained
     return _of_parts(evidence, message, fitting, (quoted, room))
 
 
+def missed_units(evidence: KnownPod, message: SchedulerMessage) -> tuple[MessagePart, ...]:
+    """The parts about units of NVIDIA's own plugin that the pod requests and nodes lack."""
+    parts = message.of_kind(PartKind.RESOURCE)
+    return tuple(part for part in parts if part.name in evidence.observed)
+
+
 def cause_without_room(evidence: KnownPod) -> ExplainedStep | None:
     """The cause that the message names by itself, whatever room nodes have; None if none."""
     message = parsed(evidence.pod.unschedulable)
@@ -108,7 +114,7 @@ def _lock_text(node: str, lock: NodeLock) -> str:
 
 
 def _bind_failed(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
-    """A bind of our own scheduler fails; the text says more than the reason only by its details."""
+    """A bind of our own scheduler fails; a text with details is shown with them."""
     for part in message.of_kind(PartKind.BIND):
         if part.failure is not None:
             detail = "" if part.text.endswith(part.failure.explanation) else part.text
@@ -123,8 +129,8 @@ def _by_other_scheduler(evidence: KnownPod, message: SchedulerMessage) -> Explai
     if not names:
         return None
     text = (
-        f"kube-scheduler misses {', '.join(names)}, which no node advertises: the scheduler of the"
-        " sharing system alone counts it"
+        f"kube-scheduler misses {', '.join(names)}, which the scheduler of the sharing system alone"
+        " counts"
     )
     texts = tuple(scheduler_texts(evidence))
     step = _failed(evidence, ExplainReason.WRONG_SCHEDULER, text, *texts)

@@ -57,7 +57,8 @@ class Read(msgspec.Struct, frozen=True):
     ``selected`` are the UIDs of the pods that the label selector selects, None without one.
     ``namespaces``, ``quotas`` and ``gpu_quota`` (the data of gpu-admission's ConfigMap) declare
     quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
-    the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID.
+    the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
+    dump without a pod.
     """
 
     objects: Objects
@@ -70,6 +71,7 @@ class Read(msgspec.Struct, frozen=True):
     marks: Mapping[str, str] = {}
     budgets: tuple[DisruptionBudget, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
+    pods_read: bool = True
 
 
 def from_files(
@@ -154,6 +156,7 @@ def from_files(
         marks,
         tuple(budget for dump in dumps for budget in dump.budgets),
         labels,
+        pods_read=bool(seen),
     )
 
 
