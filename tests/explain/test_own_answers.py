@@ -120,3 +120,16 @@ def test_a_scheduler_that_is_not_ready_is_an_extender_that_answers_an_error():
     for front in ("", REJECTED):
         (part,) = parsed(f"{front}{NOT_READY}volumes are not read").parts
         assert part.kind is PartKind.EXTENDER
+
+
+def test_the_lock_of_a_node_that_is_closed_is_another_ones_only_if_the_text_names_it():
+    owner = pod("other", "hami", phase="Pending")
+    away = hami_node("gpu-1", ready=False, annotations=lock(owner, age=HOUR))
+    locked = hami_node("gpu-2", annotations=lock(pod("young", "hami", phase="Pending"), age=5))
+    for message, code, text in (
+        (BindFailure.NODE_LOCKED.explanation, "node_locked", "node gpu-2 is locked for pod"),
+        ("node gpu-1 has been locked within 5m0s", "lock_expired", "node gpu-1 is locked for pod"),
+    ):
+        explained = explanation(hami(unschedulable=message), away, locked)
+        assert decisive(explained)[2][0] == code
+        assert text in explained.conclusion

@@ -431,7 +431,8 @@ class ClusterEvidence:
         roomy = {name for name, _, refusal in evidence.answers if refusal is None}
         names = roomy - evidence.closed.keys() or roomy
         fitting = [self._nodes[name] for name in names if name in self._nodes]
-        locks = tuple(node_locks(fitting, self.schemes.codecs))
+        with_room = [self._nodes[name] for name in sorted(roomy) if name in self._nodes]
+        locks = tuple(node_locks(with_room, self.schemes.codecs))
         locked = {name for name, _ in locks[:_MOST_LOCKED]}
         supplied = pod.uses_resource_claims or self._serves_claims
         return structs.replace(

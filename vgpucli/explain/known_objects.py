@@ -42,7 +42,8 @@ class MissingResource(msgspec.Struct, frozen=True):
 class InTheWay(msgspec.Struct, frozen=True):
     """What may keep a pod from GPUs that are free by the allocation records.
 
-    A node that takes no new pods counts as one with room only if there is no other.
+    Of ``foreign`` and ``unallocatable`` a node that takes no new pods is one with room only if
+    there is no other.
 
     Attributes:
         locks: locks of nodes with room, by the name of the node.

@@ -83,12 +83,10 @@ def _locked(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | No
     parts = message.of_kind(PartKind.LOCK)
     if not parts:
         return None
-    names = {part.name for part in parts}
-    locks = [
-        (node, lock)
-        for node, lock in evidence.in_the_way.locks
-        if not names - {""} or node in names
-    ]
+    known = evidence.in_the_way.locks
+    of_open = {node for node, _ in known} - evidence.closed.keys()
+    names = {part.name for part in parts} - {""} or of_open or {node for node, _ in known}
+    locks = [(node, lock) for node, lock in known if node in names]
     texts = tuple(f"node {node} has {lock.key}: {lock.text!r}" for node, lock in locks)
     nodes = {node for node, _ in locks}
     stale = [
