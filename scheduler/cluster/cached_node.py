@@ -78,7 +78,7 @@ class CachedNode:
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
         self.lacks_lock = False
-        """Whether its plugin has to be told which pod it serves, and we do not tell it."""
+        """Whether its plugin serves the pod of the node's lock, and we take no locks."""
         self._view: CandidateView | None = None
         self._is_asked_for = False
         self._parts = ViewParts()

@@ -96,7 +96,7 @@ def test_each_failed_bind_of_our_own_is_a_known_reason_with_advice(failure, fron
 
 
 def test_the_schedulers_need_of_locks_is_advised():
-    explained = explanation(hami(unschedulable=BindFailure.NEEDS_LOCK.explanation), hami_node())
+    explained = explanation(hami(unschedulable=PlacementReason.NEEDS_LOCK.explanation), hami_node())
     assert "--original-plugin" in explained.advice
 
 

@@ -20,6 +20,7 @@ from msgspec import structs
 from reconciler.model import ObjectKind
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
+from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import NodeLock
 from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownPod
@@ -112,7 +113,9 @@ def _lock_text(node: str, lock: NodeLock) -> str:
 
 
 def _bind_failed(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
-    """A bind of our own scheduler fails; a text with details is shown with them."""
+    """Our own scheduler lacks a lock, or its bind fails; a text with details is shown with them."""
+    if {part.failure for part in message.parts} == {PlacementReason.NEEDS_LOCK}:
+        return _failed(evidence, PlacementReason.NEEDS_LOCK)
     for part in message.of_kind(PartKind.BIND):
         if part.failure is not None:
             detail = "" if part.text.endswith(part.failure.explanation) else part.text

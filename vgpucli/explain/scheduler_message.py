@@ -59,14 +59,15 @@ class MessagePart(msgspec.Struct, frozen=True):
         text: the part as it is written, without the number of nodes.
         nodes: number of nodes that refuse by it; None if it has none.
         name: the resource, the key of the taint, or the node of the lock; "" if none is named.
-        failure: why our own scheduler has not bound the pod; None of another text.
+        failure: why our own scheduler has not bound the pod, or offers no node whose plugin needs
+            a lock; None of another text.
     """
 
     kind: PartKind
     text: str
     nodes: int | None = None
     name: str = ""
-    failure: BindFailure | None = None
+    failure: BindFailure | PlacementReason | None = None
 
     @property
     def names_gpus(self) -> bool:
@@ -288,7 +289,9 @@ def _part(text: str, nodes: int | None = None) -> MessagePart:
     answer = text.removeprefix(_REJECTED)
     own = next((kind for reason, kind in _OWN.items() if answer.startswith(reason)), None)
     if own is not None:
-        return MessagePart(own, text, nodes)
+        needs_lock = answer.startswith(PlacementReason.NEEDS_LOCK.explanation)
+        reason = PlacementReason.NEEDS_LOCK if needs_lock else None
+        return MessagePart(own, text, nodes, failure=reason)
     for failure, pattern in _OWN_BINDS:
         if pattern.match(answer) is not None:
             kind = PartKind.LOCK if failure is BindFailure.NODE_LOCKED else PartKind.BIND

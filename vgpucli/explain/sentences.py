@@ -107,6 +107,8 @@ ADVICE: Final[Mapping[str, str]] = {
     PlacementReason.OTHER_SCHEDULER: "wait until the other scheduler has bound its pod; vgpu"
     " reconcile plan names reservations that stay",
     PlacementReason.POD_WITHOUT_GPU: _NODE,
+    PlacementReason.NEEDS_LOCK: "start vgpu scheduler with --original-plugin, as long as HAMi's own"
+    " device plugin serves a node, or update the plugin of this project there",
     PlacementReason.TOO_FEW_GPUS: "request fewer GPUs for a container, or add a larger node",
     PlacementReason.MEMORY: _ROOM,
     PlacementReason.CORES: _ROOM,
@@ -139,8 +141,6 @@ ADVICE: Final[Mapping[str, str]] = {
     BindFailure.UNREACHABLE: "look at the API server and at the log of vgpu scheduler, which calls"
     " it; kube-scheduler tries again",
     BindFailure.POD_UNREADABLE: "correct the field of the pod that is named",
-    BindFailure.NEEDS_LOCK: "start vgpu scheduler with --original-plugin, as long as HAMi's own"
-    " device plugin serves a node",
     BindFailure.LEASE_UNREADABLE: "look at the Lease that is named, which only vgpu scheduler"
     " writes",
     ExplainReason.FOREIGN_RESERVATION: "vgpu explain pod of the pod that is named shows what is"
