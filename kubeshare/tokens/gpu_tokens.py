@@ -60,6 +60,10 @@ KEPT_CONNECTIONS: Final = 16
 """Number of a tenant's newest connections that are not closed for newer ones. A thread of Gemini
 1.1 asks through the newest one of its process, also if another thread has opened it."""
 
+MOST_REPLACED: Final = 2
+"""Maximum number of a tenant's connections that are closed for a newer one: a tenant with too many
+has fewer with each."""
+
 UNKNOWN_ID: Final = -1
 """The first id of a connection that has sent it to an older daemon, which kept none."""
 
@@ -207,10 +211,11 @@ class GpuTokens(Generic[Key]):
             pod = gpu._pods[each.entry.name] = _PodState(each.entry)
             pod.is_listed = each.is_listed
             pod.connections = {keys[number]: it for number, it in each.connections.items()}
-            pod.first_ids = {keys[number]: id_ for number, id_ in each.first_ids.items()}
-            pod.closes_none = any(map(opens_a_connection_for_each_message, pod.first_ids.values()))
-            if not pod.first_ids:
+            if each.first_ids is None:
                 pod.first_ids = dict.fromkeys(pod.connections, UNKNOWN_ID)
+            else:
+                pod.first_ids = {keys[number]: id_ for number, id_ in each.first_ids.items()}
+            pod.closes_none = any(map(opens_a_connection_for_each_message, pod.first_ids.values()))
             gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
             pod.book.restore(each.booked, each.unattributed, keys)
@@ -230,51 +235,62 @@ class GpuTokens(Generic[Key]):
         """Whether it has no pods."""
         return not self._pods
 
-    def connect(self, entry: TenantEntry, key: Key, address: str) -> Key | None:
-        """A connection has come through a tenant's port; returns the one that has to be closed.
+    def connect(self, entry: TenantEntry, key: Key, address: str) -> list[Key]:
+        """A connection has come through a tenant's port; returns those that have to be closed.
 
-        That is the new one, or an older one that no process uses any more; None if there are not
-        too many. Others than the tenant have their own maximum: they cannot use up the tenant's.
+        That is the new one, or older ones that no process uses any more; none if there are not too
+        many. Others than the tenant have their own maximum: they cannot use up the tenant's.
         """
         pod = self._pod_of[key] = self._pods[entry.name]
         pod.connections[key] = address
         if pod.may_speak(key):
             pod.opened += 1
             if len(pod.connections) <= self.max_connections:
-                return None
-            own = sum(map(pod.may_speak, pod.connections))
-            return self._surplus(pod, key) if own > self.max_connections else None
+                return []
+            own = [*filter(pod.may_speak, pod.connections)]
+            surplus = len(own) - self._most(pod, own)
+            if surplus <= 0:
+                return []
+            return self._replaced(pod, own, min(surplus, MOST_REPLACED)) or [key]
         others = sum(not pod.may_speak(each) for each in pod.connections)
-        return key if others > self.max_others else None
+        return [key] if others > self.max_others else []
 
-    def _surplus(self, pod: _PodState[Key], new: Key) -> Key:
-        """The connection that makes room for a new one: the oldest of the first kind that is there.
+    def _most(self, pod: _PodState[Key], own: Iterable[Key]) -> int:
+        """How many connections of its own a pod may have now.
+
+        An older daemon had a higher maximum, and what it hands over does not show which version the
+        hook has. The first message of Gemini 1.1 does: until then its connections are not closed
+        for newer ones, and so newer ones have to be accepted beside them.
+        """
+        if pod.closes_none:
+            return self.max_connections
+        unknown = sum(pod.first_ids.get(key) == UNKNOWN_ID for key in own)
+        return max(self.max_connections, unknown + KEPT_CONNECTIONS if unknown else 0)
+
+    def _replaced(self, pod: _PodState[Key], own: Sequence[Key], number: int) -> list[Key]:
+        """Up to so many connections that make room for newer ones, the oldest ones of each kind.
 
         1. Gemini 1.1 opened it for a message, which is answered, and it has booked nothing.
         2. Nothing has come through it, in a pod with Gemini 1.1: another thread has opened a newer
            one before the message was sent.
         3. Like 1., but with a booking, which stays until the pod has no connection.
-        4. The new one.
         """
-        silent = booked = None
+        done: list[Key] = []
+        silent: list[Key] = []
+        booked: list[Key] = []
         kept = min(KEPT_CONNECTIONS, self.max_connections // 2 + 1)
-        for key in islice(pod.connections, len(pod.connections) - kept):
+        for key in islice(own, max(0, len(own) - kept)):
             if key not in pod.first_ids:
-                silent = key if silent is None and pod.closes_none else silent
-            elif not self._is_done(pod, key):
-                continue
-            elif key not in pod.book:
-                pod.counts.replaced += 1
-                return key
-            elif booked is None:
-                booked = key
-        if silent is None and booked is not None:
-            pod.book.detach(booked)
-            silent = booked
-        if silent is None:
-            return new
-        pod.counts.replaced += 1
-        return silent
+                silent += [key] if pod.closes_none else []
+            elif self._is_done(pod, key):
+                (booked if key in pod.book else done).append(key)
+                if len(done) == number:
+                    break
+        replaced = [*done, *silent, *booked][:number]
+        for key in replaced:
+            pod.book.detach(key)
+        pod.counts.replaced += len(replaced)
+        return replaced
 
     def _is_done(self, pod: _PodState[Key], key: Key) -> bool:
         """Whether Gemini 1.1 has opened a connection for a message, which is answered."""

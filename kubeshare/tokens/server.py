@@ -524,8 +524,7 @@ class TokenServer:
         gpu = self._gpus[port.entry.uuid]
         port.connections += 1
         self._connections.add(connection)
-        surplus = gpu.connect(port.entry, connection, plain_address(peer[0]))
-        if surplus is not None:
+        for surplus in gpu.connect(port.entry, connection, plain_address(peer[0])):
             self._refused += surplus is connection
             self._close(surplus)
 

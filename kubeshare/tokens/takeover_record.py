@@ -102,7 +102,8 @@ class PodRecord(msgspec.Struct, frozen=True):
         opened: how many connections it has ever opened.
         asked_at: when it asked for the token that it waits for.
         counts: what is counted.
-        first_ids: the first id of each connection that has sent a message.
+        first_ids: the first id of each connection that has sent a message; an older daemon has
+            kept none.
         unattributed: bytes whose connection was closed before its process ended.
     """
 
@@ -114,7 +115,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     opened: int
     asked_at: int
     counts: TenantCounts
-    first_ids: Mapping[int, int] = {}
+    first_ids: Mapping[int, int] | None = None
     unattributed: int = 0
 
 

@@ -4,11 +4,18 @@ import struct
 from collections import Counter
 from itertools import count
 
+import msgspec
 import pytest
 
 from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import LimitRequest, MalformedMessage, QuotaRequest, UpdateRequest
-from kubeshare.tokens.gpu_tokens import HOLD, MAX_CONNECTIONS, NEVER, GpuTokens
+from kubeshare.tokens.gpu_tokens import (
+    HOLD,
+    KEPT_CONNECTIONS,
+    MAX_CONNECTIONS,
+    NEVER,
+    GpuTokens,
+)
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, pod
 
@@ -128,11 +135,10 @@ class Pod:
         return view
 
     def connect(self, process):
-        """Open a connection, and close the one that is too many."""
+        """Open a connection, and close those that are too many."""
         key = next(self.number)
         self.open[key] = process
-        surplus = self.gpu.connect(A, key, "10.0.0.1")
-        if surplus is not None:
+        for surplus in self.gpu.connect(A, key, "10.0.0.1"):
             self.close(surplus)
         self.current[process] = key
         return key
@@ -215,9 +221,9 @@ def test_connections_that_wait_are_not_closed():
         if number == 1:
             kind = QuotaRequest(b"ns/a", number, 0.0, 0.0)
         gpu.request(number, kind, 0)
-        assert surplus not in {0, 1, number}
-        if surplus is not None:
-            gpu.disconnect(surplus, 0)
+        for key in surplus:
+            assert key not in {0, 1, number}
+            gpu.disconnect(key, 0)
     assert [key for key, *_ in gpu.tick(600 * MS)] == [1]
 
 
@@ -248,22 +254,56 @@ def test_a_bound_that_is_full_of_bookings_keeps_their_sum_for_the_pod():
     assert pod.view().booked == 0
 
 
-def test_connections_of_an_older_daemon_are_closed_in_a_pod_with_gemini_1_1_alone():
-    """It has not kept the ids of their first messages."""
-    for first_id, is_closed in ((0, False), (7, True)):
-        pod = Pod()
-        for process in range(MAX_CONNECTIONS - 1):
-            pod.connect(process)
-        keys = [*pod.open]
-        record = pod.gpu.record({key: number for number, key in enumerate(keys)})
-        pod.gpu = GpuTokens.restored(record, TokenRules(), keys)
-        for process in range(MAX_CONNECTIONS - 1):  # of 1.0: later messages of theirs
-            pod.ids[process] = 5
-            pod.ask(process, LimitRequest, connects=False)
-        pod.ids["new"] = first_id
-        assert pod.ask("new", LimitRequest)
-        assert pod.ask("new", LimitRequest) == is_closed
-        assert [process for _, process in pod.closed] == ([0] if is_closed else ["new"])
+def restored_from_an_older_daemon(number, first_ids=None):
+    """A pod with connections of an older daemon, which has kept no ids of first messages."""
+    pod = Pod(max_connections=10**6)
+    for process in range(number):
+        assert pod.ask(process, LimitRequest)
+    keys = [*pod.open]
+    record = pod.gpu.record({key: number for number, key in enumerate(keys)})
+    (each,) = record.pods
+    record = msgspec.structs.replace(
+        record, pods=(msgspec.structs.replace(each, first_ids=first_ids),)
+    )
+    pod.gpu = GpuTokens.restored(record, TokenRules(), keys)
+    return pod
+
+
+@pytest.mark.parametrize("number", [300, MAX_CONNECTIONS, 8_000])
+def test_a_pod_with_gemini_1_1_lives_on_whatever_an_older_daemon_has_accepted(number):
+    """Its oldest connections are closed then, until it has no more than others may have."""
+    pod = restored_from_an_older_daemon(number)
+    pod.ids["one"], pod.ids["two"] = 500, 7_000
+    pod.ask("new", LimitRequest)  # its first id shows no version
+    messages = 1_000
+    for _ in range(messages // 2):
+        for process in ("one", "two"):
+            assert pod.ask(process, LimitRequest)
+    left = max(MAX_CONNECTIONS, number + 3 - messages)
+    assert pod.view().connections == left
+    assert pod.view().counts.replaced == len(pod.closed) == number + 1 + messages - left
+    assert [key for key, _ in pod.closed[:number]] == [*range(number)][: len(pod.closed)]
+
+
+@pytest.mark.parametrize("number", [300, MAX_CONNECTIONS, 600])
+def test_a_pod_with_gemini_1_0_keeps_what_an_older_daemon_has_accepted(number):
+    pod = restored_from_an_older_daemon(number)
+    for process in range(number):
+        assert pod.ask(process, LimitRequest, connects=False)
+    accepted = max(MAX_CONNECTIONS - number, KEPT_CONNECTIONS)
+    for new in range(accepted):
+        assert pod.ask(f"new {new}", LimitRequest)
+    assert pod.closed == []
+    pod.connect("another")
+    assert [process for _, process in pod.closed] == ["another"]
+    for process in range(number):
+        assert pod.ask(process, LimitRequest, connects=False)
+
+
+def test_connections_that_no_message_has_used_are_not_those_of_an_older_daemon():
+    pod = restored_from_an_older_daemon(MAX_CONNECTIONS, first_ids={})
+    pod.connect("another")
+    assert [process for _, process in pod.closed] == ["another"]
 
 
 def test_at_the_end_every_process_that_waits_gets_the_smallest_token():
