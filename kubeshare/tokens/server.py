@@ -76,9 +76,9 @@ _EXHAUSTED: Final = frozenset(
 )
 """Errors for want of descriptors, memory, or room in the user's epolls (``max_user_watches``)."""
 
-LAST_TURNS: Final = 3
-"""Number of times that the daemon looks for messages before it ends. A process connects in one turn
-and is answered in the next one."""
+LAST_ROUNDS: Final = 1_000
+"""Maximum number of rounds in which the daemon handles what has come before it ends: a flood does
+not keep it."""
 
 WAKE, FILES, TAKEOVER = "wake", "files", "takeover"
 """What the poller has for the other descriptors: the one by which another thread wakes it, the
@@ -194,13 +194,17 @@ class TokenServer:
     def _answer_all(self) -> None:
         """Handle what has come, close the ports, and answer every process that waits.
 
-        A process with Gemini 1.1 that is answered asks again soon, and must not find a port.
+        A process with Gemini 1.1 that is answered asks again soon, and must not find a port. So
+        what the files have now opens none, and a next process that connects now gets nothing.
         """
-        for _ in range(LAST_TURNS):
-            self._serve(self._poller.wait(0))
+        for fd in (self._wake, self._events.fd):
+            self._poller.remove(fd)
+        if self._successors is not None:
+            self._poller.remove(self._successors.fileno())
+        self._serve_what_has_come()
         for number in [*self._ports]:
             self._unlisten(self._ports.pop(number))
-        self._serve(self._poller.wait(0))
+        self._serve_what_has_come()
         for gpu in self._gpus.values():
             answers = gpu.end(now_us())
             self._end_grants += sum(is_token for *_, is_token in answers)
@@ -209,6 +213,13 @@ class TokenServer:
             connection.reset_at_close()
         if self._end_grants:
             log.info("tokens granted at the end", extra={"tokens": self._end_grants})
+
+    def _serve_what_has_come(self) -> None:
+        for _ in range(LAST_ROUNDS):
+            if not (ready := self._poller.wait(0)):
+                return
+            self._began = now_us()
+            self._serve(ready)
 
     def complaint(self) -> str:
         """Why a tenant may not be served; "" if all are."""
@@ -269,7 +280,7 @@ class TokenServer:
                 self._configure(now_us())
             elif value == TAKEOVER:
                 self._hand_over()
-        if not self._ending:
+        if not self._is_handed_over.is_set():
             serve_round(ports, self._serve_port)
         while self._unused:
             port = self._unused.pop()

@@ -153,6 +153,18 @@ def test_a_daemon_goes_on_if_the_next_one_fails(serve, tmp_path, other):
         assert seen(serve()).booked == 10
 
 
+def test_a_daemon_that_ends_hands_nothing_over(tmp_path):
+    """Those that wait are answered then, which the next daemon could not know."""
+    write(tmp_path, [pod("a")])
+    path = tmp_path / "run" / "socket"
+    server = TokenServer(tmp_path, own_address(), TokenRules(), pytest.fail, takeover_path=path)
+    server._take_over(path)
+    with takeover.predecessor(path) as late:
+        server.stop()
+        with pytest.raises(takeover.TakeoverError):
+            late.receive()
+
+
 def test_a_daemon_does_not_take_over_what_it_cannot_read(serve, tmp_path, monkeypatch):
     write(tmp_path, [pod("a")])
     serve()

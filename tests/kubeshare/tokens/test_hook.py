@@ -1,5 +1,6 @@
 """The daemon and Gemini's hook: recorded streams of the real one, and a model of each version."""
 
+import socket
 import struct
 from contextlib import ExitStack
 from threading import Thread
@@ -12,11 +13,13 @@ from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, own_address, pod, write
 from tests.kubeshare.tokens.hook_model import (
     CONNECTS_EACH_TIME,
+    MEM_LIMIT,
     OUT_OF_MEMORY,
     VERSIONS,
     ExitedError,
     HookProcess,
     KilledError,
+    request,
 )
 from tests.kubeshare.tokens.recorded_streams import QUOTA, Replay, lines, type_of
 from tests.kubeshare.tokens.recorded_streams import VERSIONS as RECORDED
@@ -135,8 +138,8 @@ def test_what_the_real_hook_has_sent_again_is_answered_once(serve, tmp_path, ver
     ids = [*dict.fromkeys(struct.unpack_from("<i", each, 13)[0] for each in requests)]
     assert len(ids) == len(requests) - 1
     with Replay(50051) as replay:
-        for request in requests:
-            replay.send("0", request)
+        for each in requests:
+            replay.send("0", each)
         assert [struct.unpack_from("<i", replay.receive("0"))[0] for _ in ids] == ids
     assert seen(server).counts.repeated == 1
 
@@ -162,6 +165,33 @@ def test_a_process_that_waits_is_answered_before_the_daemon_ends(tmp_path, versi
         ends = KilledError if waiting.traits.one_socket else ExitedError
         with pytest.raises(ends):
             waiting.token(burst_ms=1.0)
+
+
+def test_what_has_come_before_the_daemon_ends_is_answered(tmp_path):
+    """Also through connections that it has not accepted yet, more of them than fit into a round."""
+    write(tmp_path, [pod("a")])
+    server = TokenServer(tmp_path, own_address(), TokenRules(), pytest.fail)
+    server.start()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection((own_address(), 50051), timeout=60))
+            for _ in range(2)
+        ]
+        wait_until(lambda: seen(server).connections == 2, "they are accepted")
+        ends = Thread(target=server.stop)
+        with server._lock:
+            opened += [
+                stack.enter_context(socket.create_connection((own_address(), 50051), timeout=60))
+                for _ in range(60)
+            ]
+            for id_, connection in enumerate(opened):
+                connection.sendall(request("ns/a", id_, MEM_LIMIT))
+            ends.start()
+            wait_until(lambda: server._ending, "it has to end")
+        ends.join()
+        for id_, connection in enumerate(opened):
+            answer = connection.recv(40, socket.MSG_WAITALL)
+            assert answer == struct.pack("<iQQ20x", id_, 0, 1024 * MIB)
 
 
 def test_listening_sockets_are_closed_first_whoever_closes(serve, tmp_path):
