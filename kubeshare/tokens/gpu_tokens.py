@@ -129,6 +129,11 @@ class _PodState(Generic[Key]):
         known = self.entry.addresses
         return not known or self.connections[key] in known
 
+    @property
+    def is_there(self) -> bool:
+        """Whether one of its processes is; one that waits for a token has come from its address."""
+        return self.token.is_waiting or any(map(self.may_speak, self.connections))
+
 
 Answer = tuple[Key, bytes, bool]
 """A connection, the response to it, and whether that is a token."""
@@ -307,7 +312,7 @@ class GpuTokens(Generic[Key]):
         self._held.pop(key, None)
         pod.book.close(key)
         withdraw = pod.token.close(key)
-        if not pod.connections:
+        if not pod.is_there:
             pod.book.clear()
             name = pod.entry.name
             pod.counts.used += pod.token.returned(now, 0)

@@ -254,6 +254,49 @@ def test_a_bound_that_is_full_of_bookings_keeps_their_sum_for_the_pod():
     assert pod.view().booked == 0
 
 
+OWN, OTHER = "10.0.0.1", "10.0.0.66"
+AT_OWN = TenantEntry(UUID, "ns", "a", 50051, pod("a"), "", (OWN,))
+"""The pod A, whose address is known."""
+
+
+def test_a_connection_from_another_address_keeps_nothing_of_a_pod():
+    """Neither its memory nor its token: nobody of the pod is left."""
+    gpu = GpuTokens(TokenRules(), 0)
+    gpu.configure([AT_OWN, B], 0)
+    gpu.max_connections = 20
+    gpu.connect(AT_OWN, "other", OTHER)
+    gpu.connect(B, "b", OWN)
+    left = set(range(39))
+    for key in range(40):
+        for surplus in gpu.connect(AT_OWN, key, OWN):
+            gpu.disconnect(surplus, 0)
+            left.discard(surplus)
+        gpu.request(key, UpdateRequest(b"ns/a", key, MIB, True), 0)
+    assert gpu.request(39, QuotaRequest(b"ns/a", 40, 0.0, 0.0), 0)
+    assert gpu.request("b", QuotaRequest(b"ns/b", 0, 0.0, 0.0), 0) == []
+    (view, _) = gpu.views(0)
+    assert (view.booked, view.unattributed) == (40 * MIB, 20 * MIB)
+    for key in left:
+        assert gpu.disconnect(key, 10 * MS) == []
+    assert [key for key, *_ in gpu.disconnect(39, 10 * MS)] == ["b"], "the token is returned"
+    (view, _) = gpu.views(10 * MS)
+    assert (view.booked, view.unattributed, view.connections) == (0, 0, 1)
+    assert view.counts.unreturned == 0
+
+
+def test_a_process_that_waits_gets_its_token_whatever_its_address_is_meanwhile():
+    gpu = GpuTokens(TokenRules(), 0)
+    gpu.configure([AT_OWN, B], 0)
+    gpu.connect(B, "b", OWN)
+    assert gpu.request("b", QuotaRequest(b"ns/b", 0, 0.0, 0.0), 0)
+    gpu.connect(AT_OWN, "waits", OWN)
+    assert gpu.request("waits", QuotaRequest(b"ns/a", 0, 0.0, 0.0), 0) == []
+    gpu.configure([msgspec.structs.replace(AT_OWN, addresses=(OTHER,)), B], 0)
+    gpu.connect(AT_OWN, "another", "10.0.0.67")
+    assert gpu.disconnect("another", 0) == []
+    assert [key for key, *_ in gpu.disconnect("b", 10 * MS)] == ["waits"]
+
+
 def restored_from_an_older_daemon(number, first_ids=None):
     """A pod with connections of an older daemon, which has kept no ids of first messages."""
     pod = Pod(max_connections=10**6)
