@@ -220,7 +220,8 @@ class GpuTokens(Generic[Key]):
                 pod.first_ids = dict.fromkeys(pod.connections, UNKNOWN_ID)
             else:
                 pod.first_ids = {keys[number]: id_ for number, id_ in each.first_ids.items()}
-            pod.closes_none = any(map(opens_a_connection_for_each_message, pod.first_ids.values()))
+            own_ids = [id_ for key, id_ in pod.first_ids.items() if pod.may_speak(key)]
+            pod.closes_none = any(map(opens_a_connection_for_each_message, own_ids))
             gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
             pod.book.restore(each.booked, each.unattributed, keys)
@@ -314,6 +315,7 @@ class GpuTokens(Generic[Key]):
         withdraw = pod.token.close(key)
         if not pod.is_there:
             pod.book.clear()
+            pod.closes_none = False
             name = pod.entry.name
             pod.counts.used += pod.token.returned(now, 0)
             self._forget_if_gone(name)
@@ -331,9 +333,7 @@ class GpuTokens(Generic[Key]):
     def request(self, key: Key, request: Request, now: int) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
         pod = self._pod_of[key]
-        if key not in pod.first_ids:
-            pod.first_ids[key] = request.id
-            pod.closes_none |= opens_a_connection_for_each_message(request.id)
+        pod.first_ids.setdefault(key, request.id)
         pod.counts.count_message(request)
         may_speak = pod.may_speak(key)
         if request.name not in pod.names:
@@ -361,6 +361,8 @@ class GpuTokens(Generic[Key]):
     def _respond(
         self, pod: _PodState[Key], key: Key, request: Request, now: int
     ) -> list[Answer[Key]]:
+        """Only for a connection that may speak."""
+        pod.closes_none |= opens_a_connection_for_each_message(pod.first_ids.get(key, 0))
         share = pod.entry.share
         if isinstance(request, QuotaRequest):
             return self._ask(pod, key, request, now)

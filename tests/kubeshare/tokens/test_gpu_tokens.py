@@ -297,6 +297,46 @@ def test_a_process_that_waits_gets_its_token_whatever_its_address_is_meanwhile()
     assert [key for key, *_ in gpu.disconnect("b", 10 * MS)] == ["waits"]
 
 
+def test_a_connection_from_another_address_shows_nothing_of_a_pods_hook():
+    """Nor is it closed in place of one of the pod, whose newest connections are kept."""
+    gpu = GpuTokens(TokenRules(), 0)
+    gpu.configure([AT_OWN], 0)
+    gpu.max_connections = 40
+    for key in range(40):
+        assert gpu.connect(AT_OWN, key, OWN) == []
+        if key % 2:  # of Gemini 1.0; the others have not asked yet
+            assert gpu.request(key, LimitRequest(b"ns/a", 0), 0)
+    for other in range(-20, 0):
+        assert gpu.connect(AT_OWN, other, OTHER) == []
+        assert gpu.request(other, LimitRequest(b"ns/a", 7), 0) == []
+    assert gpu.connect(AT_OWN, "refused", OWN) == ["refused"]
+    gpu.disconnect("refused", 0)
+    gpu.disconnect(39, 0)
+    assert gpu.connect(AT_OWN, "newer", OWN) == []
+    assert gpu.request("newer", LimitRequest(b"ns/a", 7), 0), "now Gemini 1.1"
+    closed = []
+    for key in range(100, 130):
+        (surplus,) = gpu.connect(AT_OWN, key, OWN)
+        closed.append(surplus)
+        gpu.disconnect(surplus, 0)
+        assert gpu.request(key, LimitRequest(b"ns/a", key), 0)
+    assert not {*closed} & {*range(-20, 0)} | {*closed} & {*range(1, 39, 2)}
+
+
+def test_a_process_that_spoke_before_its_address_was_known_is_one_of_gemini_1_0():
+    """Its first message counts, not the first one that is answered."""
+    gpu = GpuTokens(TokenRules(), 0)
+    gpu.configure([AT_OWN], 0)
+    gpu.max_connections = 40
+    gpu.connect(AT_OWN, "first", OTHER)
+    assert gpu.request("first", LimitRequest(b"ns/a", 0), 0) == []
+    gpu.configure([msgspec.structs.replace(AT_OWN, addresses=(OTHER,))], 0)
+    assert gpu.request("first", LimitRequest(b"ns/a", 1), 0)
+    for key in range(39):
+        assert gpu.connect(AT_OWN, key, OTHER) == []
+    assert gpu.connect(AT_OWN, "refused", OTHER) == ["refused"]
+
+
 def restored_from_an_older_daemon(number, first_ids=None):
     """A pod with connections of an older daemon, which has kept no ids of first messages."""
     pod = Pod(max_connections=10**6)
