@@ -4,7 +4,9 @@
     the highest ones          listening sockets
 
 Connections leave some for the pages, by which the kubelet and Prometheus see the daemon, and are
-divided by port, so that no pod can take those of another one.
+divided by port, so that no pod can take those of another one. When a port is added, the others may
+have more than their part is now: Gemini 1.1's are closed down to it, and 1.0 keeps its own. So all
+of them together have a maximum, too.
 
 When a process ends without closing anything, Linux closes its highest descriptors first:
 ``close_files`` (``fs/file.c``) goes upwards, and the last work added for a task runs first
@@ -47,10 +49,15 @@ def listeners_from() -> int:
     return limit() - min(_LISTENERS, limit() // 4)
 
 
-def for_each_port(ports: int) -> int:
-    """How many connections each of so many ports may have at least."""
+def for_connections() -> int:
+    """How many descriptors all connections and epolls of ports may have together."""
     lowest = listeners_from()
-    return max(1, (lowest - min(_RESERVED, lowest // 2)) // max(1, ports) - 1)  # one is its epoll
+    return lowest - min(_RESERVED, lowest // 2)
+
+
+def for_each_port(ports: int) -> int:
+    """How many connections each of so many ports may have."""
+    return max(1, for_connections() // max(1, ports) - 1)  # one is its epoll
 
 
 def at_the_top(listening: socket.socket) -> socket.socket:

@@ -261,6 +261,15 @@ class GpuTokens(Generic[Key]):
         others = sum(not pod.may_speak(each) for each in pod.connections)
         return [key] if others > self.max_others else []
 
+    def surplus(self) -> list[Key]:
+        """Connections of tenants with more than they may have, which no process uses any more."""
+        surplus = []
+        for pod in self._pods.values():
+            own = [*filter(pod.may_speak, pod.connections)]
+            if (number := len(own) - self._most(pod, own)) > 0:
+                surplus += self._replaced(pod, own, number)
+        return surplus
+
     def _most(self, pod: _PodState[Key], own: Iterable[Key]) -> int:
         """How many connections of its own a pod may have now.
 

@@ -33,7 +33,7 @@ from kubeshare.tokens.connections import (
     listening_socket,
     plain_address,
 )
-from kubeshare.tokens.descriptors import at_the_top, for_each_port
+from kubeshare.tokens.descriptors import at_the_top, for_connections, for_each_port
 from kubeshare.tokens.frames import (
     REQUEST_BYTES,
     RESPONSE_BYTES,
@@ -144,6 +144,7 @@ class TokenServer:
         self._gpus: dict[str, GpuTokens[Connection]] = {}
         self._ports: dict[int, Port] = {}
         self._connections: set[Connection] = set()
+        self._epolls = 0
         self._paused: list[Port] = []
         self._unused: list[Port] = []
         self._problems: tuple[str, ...] = ("the files have not been read yet",)
@@ -286,6 +287,7 @@ class TokenServer:
             port = self._unused.pop()
             self._poller.remove(port.poller.fileno())
             port.poller.close()
+            self._epolls -= 1
 
     def _serve_port(self, port: Port, allowance: int) -> int:
         """Handle events of a port; returns what that costs."""
@@ -430,6 +432,7 @@ class TokenServer:
                 ports[tenant] = port = Port(entries[tenant], at_the_top(next(sockets)))
                 self._ports[each.port] = port
                 self._poller.add(port.poller.fileno(), port)
+                self._epolls += 1
                 self._listen(port)
             connections = []
             for last_one in record.connections:
@@ -437,6 +440,7 @@ class TokenServer:
                 if tenant not in ports:
                     ports[tenant] = port = Port(entries[tenant], None)
                     self._poller.add(port.poller.fileno(), port)
+                    self._epolls += 1
                 connections.append(
                     Connection.restored(last_one, ports[tenant], entries[tenant], next(sockets))
                 )
@@ -484,6 +488,8 @@ class TokenServer:
             gpu = self._gpus.setdefault(uuid, GpuTokens(self._rules, now))
             gpu.limit_connections(connections)
             self._answer(gpu.configure(tenants, now))
+            for surplus in gpu.surplus():
+                self._close(surplus)
             if gpu.is_empty:
                 del self._gpus[uuid]
         for problem in problems:
@@ -501,6 +507,7 @@ class TokenServer:
         except OSError:
             listening.close()
             raise
+        self._epolls += 1
         return port
 
     def _unlisten(self, port: Port) -> None:
@@ -517,6 +524,9 @@ class TokenServer:
 
     def _accept(self, port: Port) -> None:
         if port.listening is None:
+            return
+        if len(self._connections) + self._epolls >= for_connections():
+            self._pause(port)
             return
         try:
             connected, peer = port.listening.accept()
@@ -550,7 +560,11 @@ class TokenServer:
 
     def _pause_if_exhausted(self, port: Port, error: OSError) -> None:
         """Accept no more until the next round, if that is for want of a resource."""
-        if error.errno in _EXHAUSTED and port.listening is not None:
+        if error.errno in _EXHAUSTED:
+            self._pause(port)
+
+    def _pause(self, port: Port) -> None:
+        if port.listening is not None:
             port.poller.remove(port.listening.fileno())
             self._paused.append(port)
 
