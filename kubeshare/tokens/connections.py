@@ -22,8 +22,8 @@ WRITE: Final = select.EPOLLOUT
 END: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 """What a descriptor waits for: bytes, room for bytes, the end of the peer."""
 
-_RESET: Final = struct.pack("ii", 1, 0)
-"""Nothing lingers (``struct linger``)."""
+_LINGER: Final = {False: struct.pack("ii", 0, 0), True: struct.pack("ii", 1, 0)}
+"""Whether a close resets the connection: nothing lingers (``struct linger``)."""
 
 Value = TypeVar("Value")
 
@@ -114,6 +114,7 @@ class Connection:
         waits: whether it waits for an answer.
         is_paused: whether it has sent more meanwhile, which is read when it is answered.
         is_blocked: whether it takes no answer at the moment.
+        resets: whether a close resets it, as far as this process has set that.
     """
 
     __slots__ = (
@@ -124,6 +125,7 @@ class Connection:
         "last",
         "port",
         "received",
+        "resets",
         "socket",
         "unsent",
         "waits",
@@ -140,6 +142,7 @@ class Connection:
         self.waits = False
         self.is_paused = False
         self.is_blocked = False
+        self.resets = False
 
     @property
     def events(self) -> int:
@@ -152,7 +155,7 @@ class Connection:
             self.is_paused, self.is_blocked = not more, room
             self.port.poller.change(self.socket.fileno(), self.events)
 
-    def reset_at_close(self) -> None:
+    def reset_at_close(self, resets: bool = True) -> None:
         """Have the peer know that the connection was closed, however this process ends.
 
         Gemini's hook takes an orderly end for an answer. That of version 1.0, which has no other
@@ -160,8 +163,9 @@ class Connection:
         reset it ends, and its container starts again. That of 1.1 asks through a new connection
         after an orderly end, and ends after a reset. (v1.0 ``src/hook.cpp:256-262``, ``:380``.)
         """
+        self.resets = resets
         with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER[resets])
 
     def record(self) -> ConnectionRecord:
         """Its state for the next process."""

@@ -64,6 +64,10 @@ MOST_REPLACED: Final = 2
 """Maximum number of a tenant's connections that are closed for a newer one: a tenant with too many
 has fewer with each."""
 
+MANY_MESSAGES: Final = 16
+"""An id that shows Gemini 1.0, if the connection began with 0. In a process of 1.1 as many threads
+would have begun at once: each connects, and all send through the newest connection."""
+
 UNKNOWN_ID: Final = -1
 """The first id of a connection that has sent it to an older daemon, which kept none."""
 
@@ -307,6 +311,20 @@ class GpuTokens(Generic[Key]):
         pod.counts.replaced += len(replaced)
         return replaced
 
+    def closes_none(self, key: Key) -> bool:
+        """Whether the hook of a connection's pod opens a connection for each message."""
+        return self._pod_of[key].closes_none
+
+    def is_kept(self, key: Key, id_: int) -> bool:
+        """Whether Gemini 1.0 keeps a connection for the life of its process; not if unsure.
+
+        ``id_`` is that of a message which is not the first one.
+        """
+        pod = self._pod_of[key]
+        if opens_a_connection_for_each_message(pod.first_ids.get(key, 0)):
+            return False
+        return id_ >= MANY_MESSAGES or not pod.closes_none
+
     def _is_done(self, pod: _PodState[Key], key: Key) -> bool:
         """Whether Gemini 1.1 has opened a connection for a message, which is answered."""
         first_id = pod.first_ids[key]
@@ -342,7 +360,8 @@ class GpuTokens(Generic[Key]):
     def request(self, key: Key, request: Request, now: int) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
         pod = self._pod_of[key]
-        pod.first_ids.setdefault(key, request.id)
+        if pod.first_ids.setdefault(key, request.id) == UNKNOWN_ID:
+            pod.first_ids[key] = 0  # it has carried an older message, as those of Gemini 1.0 do
         pod.counts.count_message(request)
         may_speak = pod.may_speak(key)
         if request.name not in pod.names:

@@ -41,7 +41,13 @@ from kubeshare.tokens.frames import (
     QuotaRequest,
     decode,
 )
-from kubeshare.tokens.gpu_tokens import NEVER, Answer, GpuTokens, TokenTenantView
+from kubeshare.tokens.gpu_tokens import (
+    MANY_MESSAGES,
+    NEVER,
+    Answer,
+    GpuTokens,
+    TokenTenantView,
+)
 from kubeshare.tokens.round_robin import QUANTUM, serve_round
 from kubeshare.tokens.scheduler import TokenRules
 from kubeshare.tokens.takeover_record import (
@@ -453,6 +459,10 @@ class TokenServer:
             connection.port.connections += 1
             poller = connection.port.poller
             poller.add(connection.socket.fileno(), connection, connection.events)
+        for gpu in record.gpus.values():
+            for pod in gpu.pods:
+                for number in pod.connections if pod.keeps_connections else ():
+                    connections[number].reset_at_close()
         self._files.content = record.files
         self._refused, self._config_errors = record.refused_connections, record.config_errors
         self._lags, self._token_switches = record.lags, record.token_switches
@@ -601,12 +611,26 @@ class TokenServer:
             if not connection.is_valid:
                 self._close(connection)
             return 1
-        if request.id == 1 and connection.last:  # Gemini 1.1 connects for its second message
-            connection.reset_at_close()
+        is_first = not connection.is_valid
+        knew_hook = not is_first or gpu.closes_none(connection)
         connection.is_valid = connection.waits = True
         connection.last = message
-        self._answer(gpu.request(connection, request, now_us()))
+        answers = gpu.request(connection, request, now_us())
+        if not knew_hook and gpu.closes_none(connection):
+            self._keep_orderly_ends(connection.port)
+        elif not is_first and not connection.resets and gpu.is_kept(connection, request.id):
+            connection.reset_at_close()
+        self._answer(answers)
         return TOKEN_COST if isinstance(request, QuotaRequest) else 1
+
+    def _keep_orderly_ends(self, port: Port) -> None:
+        """The hook of a pod is Gemini 1.1: threads have sent several messages through a connection.
+
+        Those of 1.0 beside it, which have not sent many yet, reset again when they have.
+        """
+        for each in self._connections:
+            if each.port is port and each.last and decode(each.last).id < MANY_MESSAGES:
+                each.reset_at_close(resets=False)
 
     def _answer(self, answers: Iterable[Answer[Connection]]) -> None:
         for connection, response, is_token in answers:

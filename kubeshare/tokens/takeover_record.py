@@ -118,6 +118,14 @@ class PodRecord(msgspec.Struct, frozen=True):
     first_ids: Mapping[int, int] | None = None
     unattributed: int = 0
 
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether its hook sends several messages through one connection, as Gemini 1.0 does.
+
+        A token is the answer to one message at least. It is all that an older daemon shows.
+        """
+        return self.first_ids is None and self.counts.grants > self.opened
+
 
 class FilesRecord(msgspec.Struct, frozen=True):
     """What the files had when they could be used last, by GPU."""

@@ -370,17 +370,21 @@ def test_a_pod_with_gemini_1_1_lives_on_whatever_an_older_daemon_has_accepted(nu
 
 @pytest.mark.parametrize("number", [300, MAX_CONNECTIONS, 600])
 def test_a_pod_with_gemini_1_0_keeps_what_an_older_daemon_has_accepted(number):
+    """Their next messages show that they are of 1.0; it has the usual maximum then."""
     pod = restored_from_an_older_daemon(number)
-    for process in range(number):
-        assert pod.ask(process, LimitRequest, connects=False)
-    accepted = max(MAX_CONNECTIONS - number, KEPT_CONNECTIONS)
-    for new in range(accepted):
+    for new in range(max(MAX_CONNECTIONS - number, KEPT_CONNECTIONS)):
         assert pod.ask(f"new {new}", LimitRequest)
     assert pod.closed == []
     pod.connect("another")
-    assert [process for _, process in pod.closed] == ["another"]
     for process in range(number):
         assert pod.ask(process, LimitRequest, connects=False)
+    pod.connect("another")
+    pod.ids["newer"] = 1
+    for _ in range(number):
+        pod.ask("newer", LimitRequest)
+    for process in range(number):
+        assert pod.ask(process, LimitRequest, connects=False)
+    assert {process for _, process in pod.closed} <= {"another", "newer"}
 
 
 def test_connections_that_no_message_has_used_are_not_those_of_an_older_daemon():

@@ -16,13 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeshare.tenant_identity import TenantEntry
+from kubeshare.tokens import server as server_module
 from kubeshare.tokens import takeover, takeover_record
-from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest
+from kubeshare.tokens.connections import Connection
+from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest, decode
 from kubeshare.tokens.gpu_tokens import GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
-from tests.kubeshare.tokens.hook_model import HookProcess, KilledError
+from tests.kubeshare.tokens.hook_model import MEM_LIMIT, QUOTA, HookProcess, KilledError, request
 from tests.kubeshare.tokens.test_daemon import get, seen
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
@@ -305,6 +307,89 @@ def test_a_daemon_takes_over_from_an_older_one_that_kept_less():
     restored = GpuTokens.restored(older.gpus[UUID], TokenRules(), ["key"])
     view = next(restored.views(0))
     assert (view.booked, view.connections, view.counts.messages) == (60, 1, {})
+
+
+def ends(server):
+    """Whether the end of each connection of the pod a is a reset, by the id of its last message."""
+    found = {}
+    for each in server._connections:
+        value = each.socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+        found[decode(each.last or LAST).id] = struct.unpack("ii", value) == (1, 0)
+    return found
+
+
+LAST = request("ns/a", 0, MEM_LIMIT)
+
+
+def ask(connection, id_, kind=MEM_LIMIT):
+    connection.sendall(request("ns/a", id_, kind, *(0.0, 9000.0) * (kind == QUOTA)))
+    assert len(connection.recv(40, socket.MSG_WAITALL)) == 40
+
+
+@pytest.fixture
+def upgraded(serve, tmp_path, monkeypatch):
+    """Takes over from a daemon that resets no connection and keeps no ids of first messages."""
+    write(tmp_path, [pod("a")])
+    encode, reset = takeover_record.encode_record, Connection.reset_at_close
+
+    def encode_less(record):
+        gpu = record.gpus[UUID]
+        pods = tuple(msgspec.structs.replace(each, first_ids=None) for each in gpu.pods)
+        gpus = {UUID: msgspec.structs.replace(gpu, pods=pods)}
+        return encode(msgspec.structs.replace(record, gpus=gpus))
+
+    def upgrade():
+        monkeypatch.setattr(Connection, "reset_at_close", reset)
+        return serve()
+
+    monkeypatch.setattr(server_module, "encode_record", encode_less)
+    monkeypatch.setattr(Connection, "reset_at_close", lambda *_, **__: None)
+    serve()
+    return upgrade
+
+
+def peers(stack, number):
+    return [
+        stack.enter_context(socket.create_connection((own_address(), 50051), timeout=60))
+        for _ in range(number)
+    ]
+
+
+def test_connections_of_gemini_1_0_are_reset_whichever_daemon_has_accepted_them(upgraded):
+    """From the next message on; it may be that of a process of Gemini 1.1 before."""
+    with ExitStack() as stack:
+        (process,) = peers(stack, 1)
+        ask(process, 0)
+        ask(process, 1)
+        second = upgraded()
+        assert ends(second) == {1: False}
+        ask(process, 2)
+        assert ends(second) == {2: True}
+
+
+def test_a_pod_with_more_tokens_than_connections_has_gemini_1_0(upgraded):
+    """Its processes may wait for a token, and so send nothing more before a kill."""
+    with ExitStack() as stack:
+        (process,) = peers(stack, 1)
+        for id_ in range(2):
+            ask(process, id_, QUOTA)
+        assert ends(upgraded()) == {1: True}
+
+
+def test_connections_of_gemini_1_1_end_in_order_at_a_kill(serve, tmp_path):
+    """Also one through which several threads have sent before the version was known."""
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with ExitStack() as stack:
+        threads, newer, older_one = peers(stack, 3)
+        ask(threads, 0)
+        ask(threads, 1)
+        assert ends(server) == {0: False, 1: True}
+        ask(newer, 3)
+        assert ends(server) == {0: False, 1: False, 3: False}
+        for id_ in range(20):
+            ask(older_one, id_)
+        assert ends(server) == {1: False, 3: False, 19: True}, "of 1.0 beside it"
 
 
 @given(st.binary())
