@@ -90,7 +90,7 @@ class HookProcess:
         name: POD_NAME (comm.cpp:34).
         version: a key of VERSIONS.
         sleep: takes the place of sleep(10) between attempts to connect.
-        timeout: of an answer about memory, in seconds.
+        timeout: of an answer about memory, in seconds; or that of each attempt.
         garbage: the 40 bytes that were on the stack, for versions that do not zero them.
 
     Attributes:
@@ -153,10 +153,10 @@ class HookProcess:
         with self._messages:
             if not self.sockets:
                 self._connect()
-            self.sockets[-1].settimeout(timeout)  # SO_RCVTIMEO; a token has none (v1.0:252,374)
             status = 0
-            for _ in range(ATTEMPTS):  # without a pause (v1.0:262)
-                try:
+            for seconds in timeout if isinstance(timeout, tuple) else (timeout,) * ATTEMPTS:
+                self.sockets[-1].settimeout(seconds)  # SO_RCVTIMEO; a token has none (v1.0:252,374)
+                try:  # without a pause (v1.0:262)
                     self.sent += 1
                     self.sockets[-1].sendall(message)
                 except BrokenPipeError:
