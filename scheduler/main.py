@@ -316,7 +316,6 @@ class Scheduler:
             lambda *held: self.holder.add(held),
             self._relieve,
             offers_best=options.offers_best,
-            avoids_locked=options.has_original_plugin,
             takes_locks=options.has_original_plugin,
         )
         self.waker = Waker(api, self.cache, changed, clock)

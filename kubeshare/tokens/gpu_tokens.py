@@ -257,8 +257,7 @@ class GpuTokens(Generic[Key]):
             pod.opened += 1
             if len(pod.connections) <= self.max_connections:
                 return []
-            own = [*filter(pod.may_speak, pod.connections)]
-            surplus = len(own) - self._most(pod, own)
+            own, surplus = self._own(pod)
             if surplus <= 0:
                 return []
             return self._replaced(pod, own, min(surplus, MOST_REPLACED)) or [key]
@@ -269,10 +268,15 @@ class GpuTokens(Generic[Key]):
         """Connections of tenants with more than they may have, which no process uses any more."""
         surplus = []
         for pod in self._pods.values():
-            own = [*filter(pod.may_speak, pod.connections)]
-            if (number := len(own) - self._most(pod, own)) > 0:
+            own, number = self._own(pod)
+            if number > 0:
                 surplus += self._replaced(pod, own, number)
         return surplus
+
+    def _own(self, pod: _PodState[Key]) -> tuple[list[Key], int]:
+        """A pod's own connections, and how many more these are than it may have; also below 0."""
+        own = [*filter(pod.may_speak, pod.connections)]
+        return own, len(own) - self._most(pod, own)
 
     def _most(self, pod: _PodState[Key], own: Iterable[Key]) -> int:
         """How many connections of its own a pod may have now.

@@ -61,16 +61,15 @@ class SchedulerCache:
         relieved: Callable[[str], object] = lambda _: None,
         *,
         offers_best: bool = False,
-        avoids_locked: bool = False,
-        takes_locks: bool = True,
+        takes_locks: bool | None = None,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
         ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
         chosen the node to preempt others there. ``relieved`` is called with each namespace whose
         quota may admit more pods. With ``offers_best`` filter has no other nodes than the best,
-        with ``avoids_locked`` none whose plugin serves another pod while others fit.
-        Without ``takes_locks`` no pod is placed on a node whose plugin needs one.
+        with ``takes_locks`` none whose plugin serves another pod while others fit. If it is
+        False, no pod is placed on a node whose plugin needs locks; None is not known.
         """
         self.schemes = tuple(schemes)
         self._unserved = frozenset[str]().union(*(scheme.unserved for scheme in self.schemes))
@@ -84,7 +83,7 @@ class SchedulerCache:
             self._settled,
             relieved=relieved,
             forget=changed_nodes.add,
-            takes_locks=takes_locks,
+            takes_locks=takes_locks is not False,
         )
         by_name = {scheme.row.name: scheme for scheme in self.schemes}
         self._filter = PodFilter(
@@ -92,7 +91,7 @@ class SchedulerCache:
             self._state,
             changed_nodes,
             offers_best=offers_best,
-            avoids_locked=avoids_locked,
+            avoids_locked=bool(takes_locks),
         )
         self._nodes = self._filter.nodes
         self._nominated = nominated

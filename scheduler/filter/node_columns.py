@@ -11,7 +11,7 @@ too little, or less than none. The score of a node depends on the sums of its GP
 a demand for which this does not hold is not answered here, but asked.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from scheduler.filter.refusals import NodeAnswer
 from vgpu.model.allocation import Request
 from vgpu.model.names import ContainerKind
 from vgpu.placement.candidate import NO_WISHES, SOFTWARE, CandidateNode, PodDemand, UsedGpu
-from vgpu.placement.dialect import SequentialDialect
+from vgpu.placement.dialect import SequentialDialect, sums
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 
@@ -60,7 +60,7 @@ class NodeColumns:
         self._free: _Ints = np.empty((0, 0), np.int64)
         """Bytes that are free of each GPU, below 0 where more are in use than there are."""
         self._sums: _Ints = np.empty((0, 4), np.int64)
-        """Of each node: memory, memory in use, cores, cores in use."""
+        """The :func:`~vgpu.placement.dialect.sums` of each node."""
         self._most_free: _Ints = np.empty(0, np.int64)
         """``PlacementRefusal.free_bytes`` of each node, -1 for none."""
 
@@ -201,7 +201,7 @@ class NodeColumns:
         self._kind[row] = 0
         self._kind[row, : len(gpus)] = [self._number(gpu, node) for gpu in gpus]
         self._free[row, : len(gpus)] = [gpu.capacity_bytes - gpu.memory_bytes for gpu in gpus]
-        self._sums[row] = _sums(gpus)
+        self._sums[row] = sums(gpus)
         self._most_free[row] = max((gpu.free_bytes for gpu in gpus if gpu.is_usable), default=-1)
 
     def _number(self, gpu: UsedGpu, node: CandidateNode) -> int:
@@ -231,22 +231,13 @@ def _kind_of(gpu: UsedGpu, node: CandidateNode) -> Hashable:
     )
 
 
-def _sums(gpus: Sequence[UsedGpu]) -> tuple[int, int, int, int]:
-    return (
-        sum(gpu.capacity_bytes for gpu in gpus),
-        sum(gpu.memory_bytes for gpu in gpus),
-        sum(gpu.device.cores_milli for gpu in gpus),
-        sum(gpu.cores_milli for gpu in gpus),
-    )
-
-
 def _is_plain(node: CandidateNode) -> bool:
     """Whether the columns can answer for the node: GPUs that are shared in software, not huge."""
     return (
         0 < len(node.gpus) <= MOST_GPUS
         and all((gpu.mode or node.mode) == SOFTWARE for gpu in node.gpus)
         and any(gpu.capacity_bytes for gpu in node.gpus)
-        and max(_sums(node.gpus)) < MOST_BYTES
+        and max(sums(node.gpus)) < MOST_BYTES
     )
 
 

@@ -218,12 +218,21 @@ def _with_groups(
     )
 
 
+def sums(gpus: Sequence[UsedGpu]) -> tuple[int, int, int, int]:
+    """Of all GPUs: memory, memory in use, cores, cores in use; in bytes and thousandths."""
+    return (
+        sum(gpu.capacity_bytes for gpu in gpus),
+        sum(gpu.memory_bytes for gpu in gpus),
+        sum(gpu.device.cores_milli for gpu in gpus),
+        sum(gpu.cores_milli for gpu in gpus),
+    )
+
+
 def fullness(gpus: Sequence[UsedGpu]) -> float:
     """The part of the GPUs' memory or cores that is in use, whichever is more: 0 to 1."""
-    memory = sum(gpu.capacity_bytes for gpu in gpus)
-    cores = sum(gpu.device.cores_milli for gpu in gpus)
+    memory, used_memory, cores, used_cores = sums(gpus)
     in_use = (
-        sum(gpu.memory_bytes for gpu in gpus) / memory if memory else 0.0,
-        sum(gpu.cores_milli for gpu in gpus) / cores if cores else 0.0,
+        used_memory / memory if memory else 0.0,
+        used_cores / cores if cores else 0.0,
     )
     return min(1.0, max(in_use))

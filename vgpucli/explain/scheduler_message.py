@@ -59,8 +59,8 @@ class MessagePart(msgspec.Struct, frozen=True):
         text: the part as it is written, without the number of nodes.
         nodes: number of nodes that refuse by it; None if it has none.
         name: the resource, the key of the taint, or the node of the lock; "" if none is named.
-        failure: why our own scheduler has not bound the pod, or offers no node whose plugin needs
-            a lock; None of another text.
+        failure: why our own scheduler has not bound the pod, or offers no node; None of another
+            text.
     """
 
     kind: PartKind
@@ -133,14 +133,21 @@ _OWN_SHARES: Final = frozenset(
     }
 )
 
-_OWN: Final[Mapping[str, PartKind]] = {NOT_READY: PartKind.EXTENDER} | {
-    reason.explanation: PartKind.SHARES
-    if reason in _OWN_SHARES
-    else PartKind.QUOTA
-    if reason in OF_QUOTA
-    else PartKind.GPUS
-    for reason in PlacementReason
-}
+_OWN: Final[tuple[tuple[str, PartKind, PlacementReason | None], ...]] = (
+    (NOT_READY, PartKind.EXTENDER, None),
+    *(
+        (
+            reason.explanation,
+            PartKind.SHARES
+            if reason in _OWN_SHARES
+            else PartKind.QUOTA
+            if reason in OF_QUOTA
+            else PartKind.GPUS,
+            reason,
+        )
+        for reason in PlacementReason
+    ),
+)
 """The beginnings of our own extender's answers, which kube-scheduler repeats."""
 
 _OWN_BINDS: Final[tuple[tuple[BindFailure, re.Pattern[str]], ...]] = (
@@ -287,11 +294,9 @@ def _counted(piece: str) -> Iterator[MessagePart]:
 def _part(text: str, nodes: int | None = None) -> MessagePart:
     text = text.strip().rstrip(".") or text
     answer = text.removeprefix(_REJECTED)
-    own = next((kind for reason, kind in _OWN.items() if answer.startswith(reason)), None)
-    if own is not None:
-        needs_lock = answer.startswith(PlacementReason.NEEDS_LOCK.explanation)
-        reason = PlacementReason.NEEDS_LOCK if needs_lock else None
-        return MessagePart(own, text, nodes, failure=reason)
+    for beginning, own_kind, reason in _OWN:
+        if answer.startswith(beginning):
+            return MessagePart(own_kind, text, nodes, failure=reason)
     for failure, pattern in _OWN_BINDS:
         if pattern.match(answer) is not None:
             kind = PartKind.LOCK if failure is BindFailure.NODE_LOCKED else PartKind.BIND
