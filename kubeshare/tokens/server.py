@@ -130,13 +130,16 @@ class TokenServer:
         *,
         takeover_path: Path | None = None,
         handed_over: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = now_us,
     ) -> None:
         """``host`` is the address to listen on, "" for all; ``failed`` ends the program.
 
         ``takeover_path`` is the Unix socket of the running process, from which this one takes over;
-        it calls ``handed_over`` when the next one has taken over from it. Raises OSError.
+        it calls ``handed_over`` when the next one has taken over from it. ``clock`` has the time in
+        microseconds, and both processes have the same one. Raises OSError.
         """
         self._failed = failed
+        self._now = clock
         self._takeover_path = takeover_path
         self._handed_over = handed_over
         self._successors: socket.socket | None = None
@@ -173,7 +176,7 @@ class TokenServer:
         with self._lock:
             if self._takeover_path is not None:
                 self._take_over(self._takeover_path)
-            self._began = now_us()
+            self._began = self._now()
             self._configure(self._began)
         self._thread.start()
 
@@ -213,7 +216,7 @@ class TokenServer:
             self._unlisten(self._ports.pop(number))
         self._serve_what_has_come()
         for gpu in self._gpus.values():
-            answers = gpu.end(now_us())
+            answers = gpu.end(self._now())
             self._end_grants += sum(is_token for *_, is_token in answers)
             self._answer(answers)
         for connection in self._connections:
@@ -225,7 +228,7 @@ class TokenServer:
         for _ in range(LAST_ROUNDS):
             if not (ready := self._poller.wait(0)):
                 return
-            self._began = now_us()
+            self._began = self._now()
             self._serve(ready)
 
     def complaint(self) -> str:
@@ -235,7 +238,7 @@ class TokenServer:
     def view(self) -> ServerView:
         """What the page of metrics shows. Any thread may call this."""
         with self._lock:
-            now = now_us()
+            now = self._now()
             tenants = tuple(view for gpu in self._gpus.values() for view in gpu.views(now))
             return ServerView(
                 self.complaint(),
@@ -259,14 +262,14 @@ class TokenServer:
 
     def _loop(self) -> None:
         while not self._ending:
-            due, now = self._due_at(), now_us()
+            due, now = self._due_at(), self._now()
             ready = self._poller.wait(None if due == NEVER else max(0, due - now) / 1e6)
             with self._lock:
-                self._began = now_us()
+                self._began = self._now()
                 self._serve(ready)
                 if self._ending:  # also: all was handed over
                     return
-                if (now := now_us()) >= due:
+                if (now := self._now()) >= due:
                     self._tick(now)
 
     def _due_at(self) -> int:
@@ -284,7 +287,7 @@ class TokenServer:
                 ports.append(value)
             elif value == FILES:
                 self._events.drain()
-                self._configure(now_us())
+                self._configure(self._now())
             elif value == TAKEOVER:
                 self._hand_over()
         if not self._is_handed_over.is_set():
@@ -403,7 +406,7 @@ class TokenServer:
         if last is None:
             self._successors = takeover.listen(path)
         else:
-            begin = now_us()
+            begin = self._now()
             with last:
                 last.receive()
                 self._successors = self._restored(last)
@@ -413,7 +416,7 @@ class TokenServer:
                 extra={
                     "ports": len(self._ports),
                     "connections": len(self._connections),
-                    "milliseconds": f"{(now_us() - begin) / 1000:.1f}",
+                    "milliseconds": f"{(self._now() - begin) / 1000:.1f}",
                 },
             )
         self._poller.add(self._successors.fileno(), TAKEOVER)
@@ -615,7 +618,7 @@ class TokenServer:
         knew_hook = not is_first or gpu.closes_none(connection)
         connection.is_valid = connection.waits = True
         connection.last = message
-        answers = gpu.request(connection, request, now_us())
+        answers = gpu.request(connection, request, self._now())
         if not knew_hook and gpu.closes_none(connection):
             self._keep_orderly_ends(connection.port)
         elif not is_first and not connection.resets and gpu.is_kept(connection, request.id):
@@ -640,7 +643,7 @@ class TokenServer:
             connection.unsent += response
             self._flush(connection)
             if is_token:
-                self._token_switches.add(now_us() - self._began)
+                self._token_switches.add(self._now() - self._began)
 
     def _flush(self, connection: Connection) -> None:
         unsent = connection.unsent
@@ -669,4 +672,4 @@ class TokenServer:
         self._forget_if_unused(port)
         connection.socket.close()
         gpu = self._gpus[connection.entry.uuid]
-        self._answer(gpu.disconnect(connection, now_us()))
+        self._answer(gpu.disconnect(connection, self._now()))

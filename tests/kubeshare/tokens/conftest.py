@@ -3,8 +3,15 @@
 import pytest
 
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
-from kubeshare.tokens.server import TokenServer
+from kubeshare.tokens.server import TokenServer, now_us
 from tests.kubeshare.tokens.gemini_process import own_address
+from tests.kubeshare.tokens.manual_clock import ManualClock
+
+
+@pytest.fixture
+def clock():
+    """The time of daemons that get it."""
+    return ManualClock()
 
 
 @pytest.fixture
@@ -12,9 +19,11 @@ def serve(tmp_path):
     """Starts a daemon over files in ``tmp_path``."""
     servers = []
 
-    def start(mode=TokenMode.EXCLUSIVE):
+    def start(mode=TokenMode.EXCLUSIVE, clock=now_us):
         failures = []
-        server = TokenServer(tmp_path, own_address(), TokenRules(mode), failures.append)
+        server = TokenServer(
+            tmp_path, own_address(), TokenRules(mode), failures.append, clock=clock
+        )
         servers.append((server, failures))
         server.start()
         return server

@@ -58,9 +58,10 @@ def test_processes_of_a_pod_share_its_memory_and_its_token(serve, tmp_path):
         assert 0 < float(answer.split()[1]) <= 300
 
 
-def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
+def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path, clock):
     write(tmp_path, [pod("a"), pod("b")])
-    server = serve()
+    server = serve(clock=clock)
+    clock.advance(1000)
     with Client(50051) as one, Client(50052, name="ns/b") as two:
         assert one.ask("quota 0 0") == "quota 300.000"
         two.send("quota 0 0")
@@ -78,9 +79,9 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
     assert token_switches.count == 2
 
 
-def test_a_process_that_ends_returns_the_token(serve, tmp_path):
+def test_a_process_that_ends_returns_the_token(serve, tmp_path, clock):
     write(tmp_path, [pod("a"), pod("b")])
-    server = serve()
+    server = serve(clock=clock)
     with Client(50051) as one, Client(50052, name="ns/b") as two:
         assert one.ask("quota 0 0") == "quota 300.000"
         two.send("quota 0 0")
@@ -89,12 +90,17 @@ def test_a_process_that_ends_returns_the_token(serve, tmp_path):
         assert two.answer() == "quota 300.000"
 
 
-def test_a_token_that_is_not_returned_goes_on_after_quota_and_grace(serve, tmp_path):
+def test_a_token_that_is_not_returned_goes_on_after_quota_and_grace(serve, tmp_path, clock):
     write(tmp_path, [pod("a"), pod("b")])
-    server = serve()
+    server = serve(clock=clock)
     with Client(50051) as one, Client(50052, name="ns/b") as two:
         assert one.ask("quota 0 0") == "quota 300.000"
-        assert two.ask("quota 0 0") == "quota 300.000"
+        clock.advance(599)
+        two.send("quota 0 0")
+        wait_until(lambda: seen(server, "b").waiting, "b waits")
+        assert seen(server).held
+        clock.advance(1)
+        assert two.answer() == "quota 300.000"
         assert seen(server).counts.unreturned == 1
         assert server.view().lags.count == 1
 

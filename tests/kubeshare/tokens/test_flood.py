@@ -8,9 +8,10 @@ import pytest
 
 from kubeshare.tokens.round_robin import QUANTUM
 from kubeshare.tokens.scheduler import TokenRules
-from kubeshare.tokens.server import TOKEN_COST, TokenServer, now_us
+from kubeshare.tokens.server import TOKEN_COST, TokenServer
 from tests.kubeshare.tokens.gemini_process import own_address, pod, write
 from tests.kubeshare.tokens.hook_model import MEM_LIMIT, QUOTA, request
+from tests.kubeshare.tokens.manual_clock import ManualClock
 from tests.kubeshare.tokens.test_daemon import seen
 
 PODS, CONNECTIONS, DEPTH = 3, 20, 8
@@ -21,8 +22,9 @@ class Rounds:
     """A daemon whose rounds a test plays one after the other."""
 
     def __init__(self, folder):
-        self.server = TokenServer(folder, own_address(), TokenRules(), pytest.fail)
-        self.server._configure(now_us())
+        clock = ManualClock()
+        self.server = TokenServer(folder, own_address(), TokenRules(), pytest.fail, clock=clock)
+        self.server._configure(clock())
 
     def play(self):
         ready = self.server._poller.wait(0)

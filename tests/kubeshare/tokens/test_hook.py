@@ -145,10 +145,10 @@ def test_what_the_real_hook_has_sent_again_is_answered_once(serve, tmp_path, ver
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_process_that_waits_is_answered_before_the_daemon_ends(tmp_path, version):
+def test_a_process_that_waits_is_answered_before_the_daemon_ends(tmp_path, version, clock):
     """An end of the connection is an answer to the hook, with any quota that was on its stack."""
     write(tmp_path, [pod("a"), pod("b")])
-    server = TokenServer(tmp_path, own_address(), TokenRules(), pytest.fail)
+    server = TokenServer(tmp_path, own_address(), TokenRules(), pytest.fail, clock=clock)
     server.start()
     quotas = []
     with hook("v1.0") as holder, hook(version, 50052, name="ns/b") as waiting:
