@@ -317,7 +317,9 @@ def test_a_daemon_takes_over_from_an_older_one_that_kept_less():
 def ends(server):
     """Whether the end of each connection of the pod a is a reset, by the id of its last message."""
     found = {}
-    for each in server._connections:
+    with server._lock:  # it has ended its round: also connections without a message are there
+        connections = [*server._connections]
+    for each in connections:
         value = each.socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
         found[decode(each.last or LAST).id] = struct.unpack("ii", value) == (1, 0)
     return found
