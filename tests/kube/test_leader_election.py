@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from tests.support.waiting import wait_until
+from vgpu.apiserver import leader_election
 from vgpu.apiserver.connection import ClusterError
 from vgpu.apiserver.leader_election import (
     LEASE_SECONDS,
@@ -250,10 +251,10 @@ class Moment:
         return self.now
 
 
-def converse(election, server):
+def converse(election, server, step=None):
     """One step with prompt answers."""
     talker = Candidate(election)
-    talker.begin(election.step())
+    talker.begin(step or election.step())
     while talker.step is not None:
         talker.serve(server)
         talker.hear(talker.answer)
@@ -350,6 +351,17 @@ def test_another_holder_is_a_rival_once_it_has_renewed_the_lease():
     assert (ours.leads(), ours.rival) == (True, "")
 
 
+@pytest.mark.parametrize(("renewed_by", "released_to"), [("a", ""), ("thief", "thief")])
+def test_a_lease_is_released_also_in_a_version_that_was_not_seen(renewed_by, released_to):
+    """As when the answer to the last renewal was lost; another holder keeps it."""
+    server, first = Server(), election("a")
+    converse(first, server)
+    server.write_lease(replace(server.kept, holder=renewed_by))
+    converse(first, server, first.release())
+    assert server.kept.holder == released_to
+    assert not first.leads()
+
+
 def test_a_lease_that_was_deleted_is_recreated():
     server, now = Server(), Moment()
     first = election("a", now)
@@ -385,17 +397,24 @@ class Pauses:
     def __init__(self):
         self._entered = threading.Semaphore(0)
         self._leave = threading.Semaphore(0)
+        self._are_over = False
         self.seconds = []
 
     def __call__(self, seconds):
         self.seconds.append(seconds)
         self._entered.release()
-        self._leave.acquire()
+        if not self._are_over:
+            self._leave.acquire()
 
     def wait(self):
         wait_until(lambda: self._entered.acquire(blocking=False), "the thread pauses")
 
     def end(self):
+        self._leave.release()
+
+    def end_all(self):
+        """The thread may go round again before it is stopped: no pause lasts any more."""
+        self._are_over = True
         self._leave.release()
 
 
@@ -413,7 +432,7 @@ def candidate():
 
     yield make
     for leader, pauses in made:
-        pauses.end()
+        pauses.end_all()
         leader.stop()
 
 
@@ -448,7 +467,7 @@ def test_a_leader_that_stops_releases_the_lease(candidate):
     server = Server()
     leader, pauses, _ = candidate(server)
     pauses.wait()
-    pauses.end()
+    pauses.end_all()
     leader.stop()
     assert not leader.leads()
     assert (server.kept.holder, server.kept.duration_seconds) == ("", 1)
@@ -462,9 +481,24 @@ def test_a_candidate_without_the_lease_releases_nothing(candidate):
     held = server.write_lease(Lease("ns", "l", holder="other", duration_seconds=15))
     leader, pauses, _ = candidate(server)
     pauses.wait()
-    pauses.end()
+    pauses.end_all()
     leader.stop()
     assert server.kept == held
+
+
+def test_a_leader_that_cannot_release_the_lease_in_time_reports_it(candidate, caplog, monkeypatch):
+    monkeypatch.setattr(leader_election, "RELEASE_SECONDS", 0.0)
+    server = Hanging()
+    leader, pauses, _ = candidate(server)
+    pauses.wait()
+    server.hangs = True
+    pauses.end_all()
+    leader.stop()
+    assert [record.lease for record in caplog.records if "expires by itself" in record.message] == [
+        "ns/l"
+    ]
+    server.go_on.set()
+    wait_until(lambda: server.kept.holder == "", "it is released late")
 
 
 @pytest.mark.parametrize("error", [UNREACHABLE, RuntimeError("a defect")])

@@ -108,12 +108,27 @@ class Election:
             yield from self._write(lease or self._place)
 
     def release(self) -> Step:
-        """Release the Lease if it is ours; from now on the candidate does not lead."""
+        """Release the Lease if it is ours; from now on the candidate does not lead.
+
+        The Lease is read if it has another version than the one that was written last: the answer
+        to a renewal may have been lost.
+        """
         self._until = float("-inf")
-        if self._ours is not None:
-            ours, self._ours = self._ours, None
-            now = self._clock()
-            yield msgspec.structs.replace(ours, holder="", duration_seconds=1, renewed_at=now)
+        ours, self._ours = self._ours, None
+        if ours is None:
+            return
+        try:
+            yield self._released(ours)
+        except ClusterError as error:
+            if error.status not in _CONFLICTING:
+                raise
+            lease = yield None
+            if lease is not None and lease.holder == self.identity:
+                yield self._released(lease)
+
+    def _released(self, lease: Lease) -> Lease:
+        now = self._clock()
+        return msgspec.structs.replace(lease, holder="", duration_seconds=1, renewed_at=now)
 
     def _observe(self, lease: Lease | None) -> None:
         """Note the Lease that was read, and when it last changed."""
@@ -216,6 +231,11 @@ class LeaderElector:
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(RELEASE_SECONDS)
+            if self._thread.is_alive():
+                log.warning(
+                    "leader election did not end in time; the Lease expires by itself",
+                    extra={"lease": self._named},
+                )
 
     # ------------------------------------------------------------ the thread's side
 
