@@ -2,6 +2,8 @@
 
 import json
 import re
+from contextlib import closing, suppress
+from threading import Thread
 from uuid import uuid4
 
 import pytest
@@ -11,13 +13,15 @@ from tests.cluster.accounts import TOKEN
 from tests.cluster.reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 
 RESOURCE = "volcano.sh/vgpu-number"
 AT_ONCE = "\nages: {failed: 0s}\n"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
 PODS = f"/api/v1/namespaces/{HOME}/pods"
 DONE = 'vgpu_reconcile_actions_total{rule="refused",outcome="done"}'
+NOT_RELEASED = "leader election did not end in time; the Lease expires by itself"
+"""What a program reports whose last request takes too long, as at an API server that is busy."""
 KEPT = "example.com/kept"
 """A finalizer: what became of a pod can still be read when it has ended."""
 
@@ -65,6 +69,46 @@ def install(home, product_image):
         home.delete(each, propagation="Foreground")
         home.wait_gone(each)
     wait_until(lambda: not programs(home), "its pods are gone")
+
+
+class FollowedLogs:
+    """What pods print until their ends; it is kept when they are gone."""
+
+    def __init__(self, client):
+        self._client, self._chunks, self._threads = client, {}, []
+
+    def follow(self, *pods):
+        for pod in pods:
+            name, path = pod["metadata"]["name"], self._client.path(pod, "log")
+            if name not in self._chunks:
+                answer = self._client.raw("GET", path, stream=True, follow="true")
+                chunks = self._chunks[name] = []
+                self._threads.append(Thread(target=self._keep, args=(answer, chunks), daemon=True))
+                self._threads[-1].start()
+
+    def _keep(self, answer, chunks):
+        with closing(answer), suppress(urllib3.exceptions.HTTPError):
+            chunks.extend(answer.stream())
+
+    def wait_ended(self):
+        for thread in self._threads:
+            wait_ended(thread, "the log of a pod ends")
+
+    def of(self, name):
+        return b"".join(self._chunks[name]).decode(errors="replace")
+
+    def print(self):
+        for name in self._chunks:
+            print(f"{name}:\n{self.of(name)}")
+
+
+@pytest.fixture
+def logs(home):
+    """Follows the logs of pods, which have to be gone at the end; a failure shows the logs."""
+    followed = FollowedLogs(home)
+    yield followed
+    followed.print()
+    followed.wait_ended()
 
 
 def pod_spec(document):
@@ -193,7 +237,7 @@ def test_the_cron_jobs_job_evicts_a_refused_pod_and_its_log_is_the_audit(
 
 
 def test_one_of_two_replicas_repairs_and_the_other_takes_over(
-    home, install, refused, sick_deployment
+    home, logs, install, refused, sick_deployment
 ):
     workload = install("reconciler-deployment", at_once)
     home.wait_for(workload, lambda it: it["status"].get("availableReplicas") == 2, "available")
@@ -204,6 +248,7 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
         return pods if sorted(pods) == [0, 1] else None
 
     both = wait_until(leading_and_waiting, "one of two leads")
+    logs.follow(*both.values())
     leader, other = both[1], both[0]
     wait_until(lambda: value(metrics(leader), DONE) == 1, "it counts what it did")
     assert value(metrics(other), DONE) is None
@@ -220,9 +265,12 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
         lambda: (one := leading(home).get(1)) and value(metrics(one), DONE) == 1, "that one repairs"
     )
 
+    logs.follow(*programs(home))
     home.patch(workload, {"spec": {"replicas": 0}})
     wait_until(lambda: not programs(home), "all have ended")
-    assert not home.get(LEASE)["spec"].get("holderIdentity")
+    logs.wait_ended()
+    if holder := home.get(LEASE)["spec"].get("holderIdentity"):
+        assert NOT_RELEASED in logs.of(holder.rpartition("_")[0])
 
 
 def test_prometheus_scrapes_it(home, install, prometheus):
