@@ -50,6 +50,8 @@ def files(project: Project) -> Iterator[tuple[Path, str]]:
     yield ROOT / "deploy" / "chart" / "vgpu" / "Chart.yaml", chart(project)
     yield replaced(ROOT / "pyproject.toml", urls(project))
     yield replaced(ROOT / "SECURITY.md", contact(project))
+    yield replaced(ROOT / "README.md", released(project))
+    yield replaced(ROOT / "docs" / "install.md", released_files(project))
 
 
 def links(project: Project) -> Mapping[str, str]:
@@ -78,6 +80,47 @@ def contact(project: Project) -> str:
         "No contact yet: the publisher fills in `security_contact` in"
         " [deploy/project.toml](deploy/project.toml)."
     )
+
+
+def downloads(project: Project, version: str = __version__) -> str:
+    """Where the files of a version's release are, as forges serve them."""
+    return f"{project.address}/releases/download/v{version}"
+
+
+def released(project: Project) -> str:
+    """The lines of the README about the published release; "" without an address."""
+    if not project.address:
+        return ""
+    page = f"{project.address}/releases/tag/v{__version__}"
+    return f"""\
+Without a clone, from the [release {__version__}]({page}):
+
+```console
+$ pipx install {downloads(project)}/{_wheel()}
+```"""
+
+
+def released_files(project: Project) -> str:
+    """The lines of the page about installation on the published release; "" without an address."""
+    if not project.address:
+        return ""
+    at, version = downloads(project), __version__
+    manifests, package = f"vgpu-{version}-manifests.tar.gz", f"vgpu_{version}_amd64.deb"
+    into = "--namespace vgpu-system --create-namespace"
+    return f"""\
+The [release {version}]({project.address}/releases/tag/v{version}) has all files: the wheel,
+the chart and the manifests, which name the image, and a Debian package.
+
+```console
+$ pipx install {at}/{_wheel()}
+$ helm install vgpu {at}/vgpu-{version}.tgz {into}
+$ curl -LO {at}/{manifests} && tar xf {manifests}
+$ curl -LO {at}/{package} && sudo apt-get install ./{package}
+```"""
+
+
+def _wheel() -> str:
+    return f"vgpu-{__version__}-py3-none-any.whl"
 
 
 def chart(project: Project) -> str:

@@ -1,4 +1,5 @@
-"""Writes docs/status-page.png: the page of a running demo in Debian's Chromium.
+"""Writes docs/status-page.png, the page of a running demo in Debian's Chromium, and of it
+docs/gpu-shares.png, its first GPU.
 
     python docs/screenshot.py
 
@@ -19,23 +20,30 @@ sys.path[:0] = [str(HERE.parent)]
 from tests.e2e.chromium import Chromium, pixels  # noqa: E402
 from tests.e2e.running_demo import COMMAND, LISTEN, RunningDemo  # noqa: E402
 
-PICTURE = HERE / "status-page.png"
+PICTURES = {"status-page.png": "main", "gpu-shares.png": "section:nth-of-type(2)"}
+"""The element of the page that each picture shows, by the file's name."""
+
 WIDTH = 1100
 MAX_BYTES = 150_000
 AS_PEOPLE_RUN_IT = ("env", "TMPDIR=/tmp", *COMMAND, LISTEN)
 """The page tells paths below the demo's folder: where a person's demo lies, not where a test's."""
 
 
-def screenshot() -> bytes:
-    """The whole page as the browser's own PNG, in light colours."""
+def screenshots() -> dict[str, bytes]:
+    """The browser's own PNG of each element, in light colours."""
     with tempfile.TemporaryDirectory(prefix="vgpu-screenshot-") as name:
         folder = Path(name)
         with RunningDemo(folder, AS_PEOPLE_RUN_IT) as demo, Chromium(folder) as browser:
             tab = browser.open(demo.url, width=WIDTH, height=800)
-            height = tab.value(
-                "Math.ceil(document.querySelector('main').getBoundingClientRect().bottom)"
-            )
-            return tab.screenshot(x=0, y=0, width=WIDTH, height=height)
+            pictures = {}
+            for file, element in PICTURES.items():
+                top, bottom = tab.value(
+                    f"(r => [Math.floor(r.top), Math.ceil(r.bottom)])"
+                    f"(document.querySelector({element!r}).getBoundingClientRect())"
+                )
+                top = 0 if element == "main" else top
+                pictures[file] = tab.screenshot(x=0, y=top, width=WIDTH, height=bottom - top)
+            return pictures
 
 
 def with_palette(png: bytes) -> bytes:
@@ -67,13 +75,15 @@ def with_palette(png: bytes) -> bytes:
 
 
 def main() -> int:
-    """Take it, shrink it, write it."""
-    picture = with_palette(screenshot())
-    if len(picture) > MAX_BYTES:
-        print(f"{len(picture)} bytes are more than {MAX_BYTES}", file=sys.stderr)
-        return 1
-    PICTURE.write_bytes(picture)
-    print(f"{PICTURE}: {len(picture)} bytes")
+    """Take them, shrink them, write them."""
+    pictures = {file: with_palette(png) for file, png in screenshots().items()}
+    for file, picture in pictures.items():
+        if len(picture) > MAX_BYTES:
+            print(f"{file}: {len(picture)} bytes are more than {MAX_BYTES}", file=sys.stderr)
+            return 1
+    for file, picture in pictures.items():
+        (HERE / file).write_bytes(picture)
+        print(f"{HERE / file}: {len(picture)} bytes")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from deploy.addressed import downloads as downloads_of
 from deploy.project import ROOT, load
 from deploy.release import artefacts, debian, debian_lock, gpu_kit, layered, wheel
 from deploy.release.artefacts import ReleaseBuild
@@ -114,7 +115,7 @@ def build(*, helm: str, downloads: str | None) -> None:
     project = load()
     shutil.rmtree(DIST, ignore_errors=True)
     with exported(ROOT, project.site) as source:
-        address = downloads or f"{project.address}/releases/download/v{version}"
+        address = downloads or downloads_of(project, version)
         release = ReleaseBuild(source, project, DIST, helm, address)
         for file in artefacts.build(release):
             size = file.stat().st_size / 1024

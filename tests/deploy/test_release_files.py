@@ -60,7 +60,7 @@ def test_the_debian_packages_unit_runs_the_packages_program():
 def test_the_readmes_links_lead_to_the_site():
     text = readme.published((ROOT / "README.md").read_text(), PROJECT.site)
     assert f"]({PROJECT.site}/install.html)" in text
-    assert f"]({PROJECT.site}/status-page.png)" in text
+    assert f"]({PROJECT.site}/gpu-shares.png)" in text
     assert f"]({PROJECT.site}/changelog.html)" in text
     assert "](docs/" not in text
 

@@ -14,6 +14,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from elftools.elf.elffile import ELFFile
 
+from deploy import addressed
+from deploy.project import Project
 from deploy.release import oci
 from deploy.release.contents import elf_files
 from deploy.release.layers import sha256
@@ -71,6 +73,15 @@ def test_all_artefacts_are_there_and_have_their_checksums(dist, publisher, figur
     assert "not signed by cosign: COSIGN_KEY is not set" in publisher.printed
     for file in sorted(dist.iterdir()):
         figure(f"{file.name}: {file.stat().st_size / 1024:,.0f} KiB")
+
+
+def test_the_documentation_names_files_of_the_release():
+    text = "".join(
+        lines(Project(**SETTING)) for lines in (addressed.released, addressed.released_files)
+    )
+    files = set(re.findall(r"/releases/download/[^/]+/(\S+)", text))
+    assert WHEEL in files
+    assert files <= NAMES
 
 
 def test_another_clone_at_another_time_gives_the_same_bytes(dist, publisher, tmp_path):
