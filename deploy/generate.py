@@ -17,8 +17,10 @@ import msgspec
 from deploy import addressed, project, reconciler_schema
 from deploy.chart_readme import chart_readme
 from deploy.values import table
+from grafana.alerts import ALERTS
 from grafana.generate import dashboard_files
 from grafana.runbooks import PUBLISHED, charted
+from grafana.severities import severities
 from vgpu.program.written_keys import program_keys
 from vgpu.schemes.registry import registry
 
@@ -38,6 +40,8 @@ def files() -> Iterator[tuple[Path, str]]:
     """Every generated file, and what is in it."""
     for path in sorted(ROOT.glob("grafana/rules/*.yaml")):
         yield CHART / "files" / "rules" / path.name, path.read_text()
+    severity = msgspec.json.format(msgspec.json.encode(severities(ALERTS)))
+    yield CHART / "files" / "rules" / "severities.json", severity.decode() + "\n"
     for name, text in dashboard_files(charted(PUBLISHED)).items():
         yield CHART / "files" / "dashboards" / name, text
     yield from addressed.files(project.load())

@@ -213,9 +213,14 @@ MANIFESTS: Final = {
         },
     ),
     "prometheusrule.yaml": Manifest(
-        "For Prometheus Operator: alerts and recording rules.",
+        "For Prometheus Operator: alerts, of which about twenty page or warn, and recording rules.",
         ("monitoring/rules",),
         {"rules": {"enabled": True}},
+    ),
+    "prometheusrule-all.yaml": Manifest(
+        "Every alert that needs a person pages or warns. In place of prometheusrule.yaml.",
+        ("monitoring/rules",),
+        {"rules": {"enabled": True}, "monitoring": {"alerts": "all"}},
     ),
 }
 

@@ -492,9 +492,10 @@ The XIDs that alerts, status page, logs and device plugin know.
   catalog](https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html) for Ampere and
   newer GPUs. The action is the immediate one, under its name there. The catalog explains the names,
   and has further steps.
-- **Severity** is that of the alert: [VgpuXidCritical](runbooks/alerts/VgpuXidCritical.md) or
-  [VgpuXidWarning](runbooks/alerts/VgpuXidWarning.md). `none` has no alert: the XID ends one
-  program, or needs no action. Where the catalog leaves the severity open, it is `warning`.
+- **Severity** names the alert: [VgpuXidCritical](runbooks/alerts/VgpuXidCritical.md) or
+  [VgpuXidWarning](runbooks/alerts/VgpuXidWarning.md), which wakes nobody by default. `none` has no
+  alert: the XID ends one program, or needs no action. Where the catalog leaves the severity open,
+  it is `warning`.
 - **Ignored** are the XIDs that do not make a GPU unhealthy by default (`--health.ignore-xids` of
   the [device plugin](device-plugin.md)): those that [NVIDIA's device
   plugin](https://github.com/NVIDIA/k8s-device-plugin/blob/main/internal/rm/health.go) ignores.

@@ -13,6 +13,7 @@ from grafana.feedback_alerts import FEEDBACKS
 from grafana.gpu_alerts import DEVICES
 from grafana.kubeshare_alerts import KUBESHARE_CONTROL
 from grafana.plugin_alerts import DEVICE_PLUGINS
+from grafana.promql import Alert
 from grafana.reconciler_alerts import RECONCILERS
 from grafana.scheduler_alerts import SCHEDULERS
 from grafana.team_alerts import TEAMS
@@ -31,3 +32,5 @@ GROUPS: Final = (
     TEAMS,
     TOKEN_DAEMONS,
 )
+
+ALERTS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))

@@ -42,7 +42,8 @@ class Alert(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``Vgpu…``; its runbook has the same name.
-        severity: critical pages a person, warning waits for the morning, info needs no reaction.
+        severity: that of ``monitoring.alerts: all``; :mod:`grafana.severities` has the default.
+            critical pages a person, warning waits for the morning, info needs no reaction.
         expr: PromQL.
         pending: minimum time for which it must be true (``for``), "" for none.
         summary: the problem, in a line.

@@ -44,7 +44,35 @@ REFUSED = (
     ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
     ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
     ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
-    ({"rules": {"alerts": {"VgpuLost": {}}}}, "rules.alerts.VgpuLost: there is no alert"),
+    (
+        {"rules": {"alerts": {"VgpuDoubelBooked": {}}}},
+        "VgpuDoubelBooked: there is no alert of this name; the nearest is VgpuDoubleBooked\n",
+    ),
+    (
+        {"monitoring": {"alerts": ["default", "VgpuPluginDwon"]}},
+        'alerts: there is no alert "VgpuPluginDwon"; the nearest name is VgpuPluginDown\n',
+    ),
+    (
+        {"monitoring": {"alerts": ["all", "-VgpuGPUMissing"]}},
+        'there is no alert "-VgpuGPUMissing"; the nearest name is VgpuGpuMissing\n',
+    ),
+    ({"monitoring": {"alerts": "defualt"}}, "the nearest name is default\n"),
+    (
+        {"monitoring": {"alerts": ["all", "none"]}},
+        "monitoring.alerts: all and none contradict each other: give one of them\n",
+    ),
+    (
+        {"monitoring": {"alerts": ["all", "-VgpuXidWarning", "VgpuXidWarning"]}},
+        "monitoring.alerts: VgpuXidWarning and -VgpuXidWarning contradict each other",
+    ),
+    (
+        {"monitoring": {"alerts": ["-VgpuXidWarning"]}},
+        "monitoring.alerts: -VgpuXidWarning is without effect",
+    ),
+    (
+        {"monitoring": {"alerts": "none"}, "rules": {"alerts": {"VgpuPluginDown": {"for": "1h"}}}},
+        "rules.alerts.VgpuPluginDown: without effect, since monitoring.alerts makes no alert",
+    ),
     (
         {
             "exporter": {"serviceAccount": {"name": "one"}},

@@ -87,6 +87,7 @@ WRONG = (
     Wrong("/kubeshare/controller/replicas", {"kubeshare": {"controller": {"replicas": 1.5}}}),
     Wrong("/paths/shims", {"paths": {"shims": "usr/local"}}),
     Wrong("/monitoring/kind", {"monitoring": {"kind": "podmonitor"}}),
+    Wrong("/monitoring/alerts/0", {"monitoring": {"alerts": [1]}}),
     Wrong(
         "/rules/alerts/VgpuDataStale/severity",
         {"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}},

@@ -118,7 +118,7 @@ def test_the_button_of_a_terminals_text_copies_the_commands_without_prompts_and_
     texts = {str(path.name): page.copied for path, page in pages.items() if page.copied}
     assert any("helm install" in text for text in texts["install.html"])
     assert any(text.startswith("python3 -m venv") for text in texts["install.html"])  # as root
-    copied = [line for texts in texts.values() for text in texts for line in text.splitlines()]
+    copied = [line for page in pages.values() for text in page.copied for line in text.splitlines()]
     assert [line for line in copied if line.startswith(("$ ", "# ", "<"))] == []
     assert not any("&lt;" in line or "&quot;" in line for line in copied)
     prompts = sum(page.prompts for page in pages.values())

@@ -8,6 +8,7 @@ from grafana.alerts import GROUPS
 from grafana.generate import as_rule
 from grafana.promql import AlertSeverity
 from grafana.runbooks import PUBLISHED
+from grafana.severities import by_default
 from grafana.templates import TEMPLATE as LABEL
 from tests.grafana.alert_cases import CASES, DEVICE, QUIET, UUID
 from tests.grafana.promtool import OURS, RULES, failures, inputs, passes, promtool, renamed
@@ -32,7 +33,7 @@ def expected(alert, labels, value):
 
     annotations = as_rule(alert, PUBLISHED)["annotations"]
     return {
-        "exp_labels": {"severity": alert.severity.value, **labels},
+        "exp_labels": {"severity": by_default(alert).value, **labels},
         "exp_annotations": {name: fill(text) for name, text in annotations.items()},
     }
 
