@@ -1,7 +1,7 @@
 /*
  * The other end of the protocol: a process with Gemini's hook, without a GPU.
  *
- *     gemini_client [-1] [-s] [-t milliseconds] [-r record] address port name
+ *     gemini_client [-1] [-s] [-t milliseconds[,milliseconds]] [-r record] address port name
  *
  * Reads commands from standard input, one a line, and prints the answer to each, one a line:
  *
@@ -13,9 +13,10 @@
  *     raw HEX                     -> raw            (bytes as they are; no answer is read)
  *
  * It speaks as Gemini's tag v1.0 (src/hook.cpp): one connection for its life (:245), a memory message
- * is sent five times when no answer has come within the time of -t, 10 s (:252-262), an answer's id
- * is not looked at (comm.cpp:111), an end of the stream counts as an answer (:259), the next send is
- * SIGPIPE (:258). With -1 it speaks as branch v1.1-kubeshare: a connection for each message, which is not
+ * is sent five times when no answer has come within the time of -t, 10 s (:252-262); of two
+ * times, the first one is that of the first attempt alone. An answer's id is not looked at
+ * (comm.cpp:111), an end of the stream counts as an answer (:259), the next send is SIGPIPE (:258).
+ * With -1 it speaks as branch v1.1-kubeshare: a connection for each message, which is not
  * closed (:366), and a message for the token with the burst in the place of the overuse, then the
  * predicted idle window (:501, :596). Neither attempts to connect again (five times there), nor asks
  * for a token before its first command: hook_model.py does. With -s every byte is a segment of its
@@ -38,7 +39,7 @@
 
 enum { SENT = 80, GOT = 40, ATTEMPTS = 5 };
 
-static int each_message_connects, single_bytes, timeout_ms = 10000;
+static int each_message_connects, single_bytes, first_ms = 10000, timeout_ms = 10000;
 static FILE *record;
 static struct sockaddr_in server;
 static const char *name;
@@ -101,12 +102,13 @@ static size_t begin(unsigned char *message, int32_t type)
 
 static void exchange(const unsigned char *message, unsigned char *answer, int attempts)
 {
-    struct timeval none = {0, 0}, some = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
     if (each_message_connects || connection < 0)
         connect_to_server();
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, attempts > 1 ? &some : &none, sizeof some);
     memset(answer, 0xAA, GOT);
     for (int attempt = 0; attempt < attempts; attempt++) {
+        int ms = attempts == 1 ? 0 : attempt == 0 ? first_ms : timeout_ms;
+        struct timeval patience = {ms / 1000, ms % 1000 * 1000};
+        setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         send_bytes(message, SENT);
         ssize_t got = recv(connection, answer, GOT, 0);
         if (got >= 0) {
@@ -181,7 +183,7 @@ int main(int argc, char **argv)
         else if (option == 's')
             single_bytes = 1;
         else if (option == 't')
-            timeout_ms = atoi(optarg);
+            first_ms = timeout_ms = atoi(optarg), sscanf(optarg, "%*d,%d", &timeout_ms);
         else if (option == 'r')
             record = fopen(optarg, "a");
         else

@@ -123,10 +123,10 @@ def test_a_pod_is_identified_by_its_port(serve, tmp_path):
         assert seen(server, "b").counts.other_names == 1
 
 
-def test_a_message_from_another_address_than_the_pods_waits_for_the_files(serve, tmp_path):
+def test_a_message_from_another_address_than_the_pods_waits_for_the_files(serve, tmp_path, clock):
     """As that of a pod that was created again, whose new address the files do not have yet."""
     write(tmp_path, [pod("a")], addresses=("10.1.2.3",))
-    server = serve()
+    server = serve(clock=clock)
     with Client(50051) as client, Client(50051) as other:
         client.send("quota 0 0")
         other.send("limit")
@@ -166,12 +166,12 @@ def test_a_pod_with_a_long_name_has_a_key_and_loses_nothing(serve, tmp_path):
     assert seen(server, name).counts.other_names == 0
 
 
-def test_a_late_answer_leaves_a_process_in_step(serve, tmp_path):
+def test_a_late_answer_leaves_a_process_in_step(serve, tmp_path, clock):
     """Gemini sends a memory message again, and takes a second answer for that of the next one."""
     write(tmp_path, [], {"a": 50051})
-    server = serve()
+    server = serve(clock=clock)
     record = tmp_path / "record"
-    with Client(50051, "-t", "1000", "-r", str(record)) as client, Client(50051) as other:
+    with Client(50051, "-t", "100,60000", "-r", str(record)) as client, Client(50051) as other:
         client.send("limit")
         wait_until(lambda: record.exists() and record.read_text().count(">") > 1, "it sent twice")
         write(tmp_path, [pod("a")])
