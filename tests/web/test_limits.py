@@ -69,7 +69,12 @@ def test_a_client_that_drips_its_request_is_dropped(serve):
             return False
 
         wait_until(dropped, "the client is dropped", pause=0.01)
-    assert fetch(address)[0] == 200
+
+    def is_served():
+        return fetch(address)[0] == 200
+
+    # A client on a busy machine may be late with its own request.
+    wait_until(is_served, "another client is served", failures=(ConnectionError,))
 
 
 def test_a_client_that_sends_nothing_is_dropped(serve):
