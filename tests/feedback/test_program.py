@@ -309,6 +309,7 @@ def test_when_the_original_monitor_appears_it_ends_and_writes_no_region_any_more
     reasons = []
     rounds = loop(node, holding(0, 1), other_writer=lambda: "it", give_up=reasons.append)
     rounds.start()
+    wait_until(lambda: reasons, "it has looked for another monitor")
     assert rounds.stop()
     assert reasons == ["it"]
     assert node.words(1) == (-1, 1)

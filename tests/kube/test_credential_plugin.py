@@ -25,14 +25,17 @@ CLOSED = "exec >&- 2>&-; exec sleep 600"
 
 @pytest.fixture
 def plugin(tmp_path):
-    """``plugin(script)`` is a program that writes its pid first; ``plugin.pid()`` is that."""
+    """``plugin(script)`` is a program that writes its pid first; ``plugin.pid()`` is that.
+
+    None if a program was ended before it had written its pid.
+    """
 
     def write(script):
         path = tmp_path / "login"
         pid = tmp_path / "pid"
         path.write_text(f"#!/bin/sh\necho $$ > {pid}\n{script.format(pid=pid)}\n")
         path.chmod(0o755)
-        write.pid = lambda: int(pid.read_text())
+        write.pid = lambda: int(text) if pid.exists() and (text := pid.read_text()) else None
         return path
 
     write.folder = tmp_path
@@ -46,6 +49,8 @@ def impatient(monkeypatch):
 
 
 def is_gone(pid):
+    if pid is None:
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
