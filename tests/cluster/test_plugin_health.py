@@ -4,6 +4,9 @@ The driver is made to say it; what follows is shown by the Node, the metrics and
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 
 import pytest
 
@@ -50,6 +53,27 @@ def make(stage, kind, namespace):
     return make
 
 
+@contextmanager
+def xids_that_go_on(plugin):
+    """The recovery counts from the last one, however long a busy machine takes meanwhile."""
+    xids, over = [Xid(uuid(1), XID_PROGRAM)], Event()
+
+    def write():
+        while True:
+            xids.append(Xid(uuid(0), XID_BUS))
+            plugin.write_gpus(xids=xids)
+            if over.wait(1.0):
+                return
+
+    with ThreadPoolExecutor(1) as writer:
+        writing = writer.submit(write)
+        try:
+            yield
+        finally:
+            over.set()
+    writing.result()
+
+
 def wait_healthy(plugin, gpu, *, healthy):
     def says_so():
         metrics = plugin.metrics()
@@ -72,19 +96,19 @@ def test_a_gpu_with_an_xid_is_not_allocated_until_it_has_recovered(
 ):
     client = stage.client
     (runs,) = stage.ready(make("runs"))
+    with xids_that_go_on(plugin):
+        wait_healthy(plugin, 0, healthy=False)
+        wait_offered(stage, kind, 1)
+        waits = make("waits")
+        client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
     begun = time.monotonic()
-    plugin.write_gpus(xids=[Xid(uuid(0), XID_BUS), Xid(uuid(1), XID_PROGRAM)])
-    wait_healthy(plugin, 0, healthy=False)
-    wait_offered(stage, kind, 1)
-    waits = make("waits")
-    client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
     (goes,) = stage.ready(make("goes", gpu=1))
     assert is_untouched(client, runs)
     wait_offered(stage, kind, 2)
     recovered = time.monotonic() - begun
     (waits,) = stage.ready(waits)
     figure(
-        f"{kind}: healthy on the Node again {recovered:.1f} s after the XID, the pod that"
+        f"{kind}: healthy on the Node again {recovered:.1f} s after the last XID, the pod that"
         f" waited is Ready after {time.monotonic() - begun:.1f} s"
     )
     assert is_untouched(client, runs)
@@ -94,7 +118,7 @@ def test_a_gpu_with_an_xid_is_not_allocated_until_it_has_recovered(
         for key, count in plugin.metrics().items()
         if key[0] == "vgpu_plugin_health_events_total"
     }
-    assert events == {("xid", uuid(0)): 1}
+    assert events.keys() == {("xid", uuid(0))}
 
 
 @pytest.mark.slow
