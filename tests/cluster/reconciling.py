@@ -49,6 +49,9 @@ NODE_RIGHTS = (NAMESPACE, MANIFESTS / "reconciler-node-rbac.yaml")
 HOME = "vgpu-system"
 """The namespace that the files of rights are about."""
 
+NOT_RELEASED = "leader election did not end in time; the Lease expires by itself"
+"""What a program reports that could not release its Lease, as at an API server that is busy."""
+
 AT_ONCE: Object = {
     "ages": dict.fromkeys(
         ("failed", "assumed", "lock", "handshake", "drift", "orphan", "clock_skew"), "0s"

@@ -10,7 +10,14 @@ import pytest
 import urllib3
 
 from tests.cluster.accounts import TOKEN
-from tests.cluster.reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
+from tests.cluster.reconciling import (
+    CLUSTER_RIGHTS,
+    HOME,
+    MANIFESTS,
+    NODE_RIGHTS,
+    NOT_RELEASED,
+    documents,
+)
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
@@ -20,8 +27,6 @@ AT_ONCE = "\nages: {failed: 0s}\n"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/vgpu-reconciler"
 PODS = f"/api/v1/namespaces/{HOME}/pods"
 DONE = 'vgpu_reconcile_actions_total{rule="refused",outcome="done"}'
-NOT_RELEASED = "leader election did not end in time; the Lease expires by itself"
-"""What a program reports whose last request takes too long, as at an API server that is busy."""
 KEPT = "example.com/kept"
 """A finalizer: what became of a pod can still be read when it has ended."""
 
