@@ -25,7 +25,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from statistics import median
@@ -152,7 +152,8 @@ def at_once(calls):
 def bind_p99(fleet, api, extender):
     """Milliseconds of a bind by the extender and of a bare Binding, at the 99th percentile."""
     times = {}
-    nodes = [node["metadata"]["name"] for node in fleet.nodes[:AT_ONCE]]
+    names = cycle(node["metadata"]["name"] for node in fleet.nodes)
+    nodes = list(islice(names, AT_ONCE))
     for number in range(WARM_UP + BATCHES):
         for kind, call in (("bind", by_extender(extender.port)), ("bare", bare(api))):
             made = create(fleet.client, pods(AT_ONCE, f"bound-{number}-{kind}", "nobody"))

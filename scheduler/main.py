@@ -291,6 +291,7 @@ class Scheduler:
         holder, labeler, reliever, waker: threads with a queue each, from :meth:`start` on: GPUs to
             hold, labels to set, namespaces and nodes whose rejected pods may be woken.
         locks: the binds that wait for locks of nodes.
+        committer: decides for the binds.
         metrics, events: the counters, and the events of rejected pods.
     """
 
@@ -327,19 +328,19 @@ class Scheduler:
         self._presence = ReplicaPresence(
             api, namespace, socket.gethostname(), fail, is_single=options.is_single
         )
-        committer: Committer = (
+        self.committer: Committer = (
             CacheCommitter(self.cache)
             if options.is_single
             else LeaseCommitter(api, self.cache, namespace, clock)
         )
-        self.holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
+        self.holder = QueueWorker[HeldNode]("holder", lambda held: self.committer.hold(*held))
         self.reliever = QueueWorker[str]("reliever", self.waker.wake_relieved)
         self.labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
         self._binder = PodBinder(
             api,
             self.cache,
             clock,
-            committer=committer,
+            committer=self.committer,
             locker=NodeLocker(api, clock, self.locks) if options.has_original_plugin else None,
             label=self.labeler.add,
         )

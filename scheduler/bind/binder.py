@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scheduler.bind.commit import LOST_SECONDS, CacheCommitter, Committer, KeyLocks
+from scheduler.bind.commit import LOST_SECONDS, REFUSED, CacheCommitter, Committer, KeyLocks
 from scheduler.bind.lock_queue import Patience
 from scheduler.bind.locks_and_labels import NodeLabel, NodeLocker, missing_label
 from scheduler.cache.scheduler_cache import SchedulerCache
@@ -31,9 +31,6 @@ TRIES: Final = 4
 
 SETTLE_SECONDS: Final = 10.0
 """Age at which a reservation that no event has ended is checked, in seconds."""
-
-_REFUSED: Final = range(400, 500)
-"""HTTP statuses that show that the server has written nothing."""
 
 
 LogFields = Mapping[str, str]
@@ -210,7 +207,7 @@ class PodBinder:
         except ClusterError as error:
             if error.status == CONFLICT:
                 return False
-            if error.status in _REFUSED:
+            if error.status in REFUSED:
                 self._end_unless_lost(ref, node)
                 text = f"{BindFailure.REFUSED.explanation}: {error}"
                 raise BindError(BindFailure.REFUSED, text) from error

@@ -3,7 +3,12 @@
 With Leases every decision is a write of the node's Lease that names the version that it knows, so
 that of two decisions the second sees the first. The version is read, or it is what this replica
 wrote last: then a decision is one request. A replica that is wrong about it reads again, and reads
-each time for a while: another one decides about the same nodes.
+each time for a while: another one decides about the same nodes. Binds of one node that wait for
+each other are one write (:mod:`scheduler.bind.group_commit`):
+
+    for each version of a Lease: at most one write that names it succeeds
+    for each version: the shares of its claims and of bound pods <= each GPU
+    a Binding is sent => a written version has its claim
 
 A claim is removed when its pod is gone for certain; or, of a pod that is not bound, after 90
 seconds and a change of the pod, by which a binding that is still on its way fails: it names the
@@ -13,10 +18,11 @@ pod's version.
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
+from scheduler.bind.group_commit import Decision, GroupCommit
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.reservations import (
     Claims,
@@ -51,6 +57,13 @@ MOST_KNOWN: Final = 4096
 
 _TRIES: Final = 8
 """Maximum number of writes of a Lease for one decision: other replicas write it too."""
+
+REFUSED: Final = range(400, 500)
+"""HTTP statuses that show that the server has written nothing."""
+
+
+class LeaseRefusedError(BindError):
+    """The API server has refused a Lease."""
 
 
 class KeyLocks:
@@ -172,38 +185,57 @@ class LeaseCommitter:
         self._clock = clock
         self._known: OrderedDict[str, tuple[str, Claims]] = OrderedDict()
         self._contested_until = float("-inf")
-        self._nodes = KeyLocks()  # one decision about a node at a time: it does not race itself
+        self._nodes = KeyLocks()  # one writer of a Lease at a time: it does not race itself
+        self.group = GroupCommit(self._nodes.alone, self._commit)
 
     def reserve(
         self, scheme: SchedulerScheme, demand: PodDemand, node: str
     ) -> PodPlacement | PlacementRefusal:
         """Decide by the newest claims, and write the decision. A claim is kept, and confirmed."""
-        ref = demand.pod
-        with self._nodes.alone(node):
-            for _ in range(_TRIES):
-                known = self._take_known(node)
-                version, claims = known or self._read(node)
-                placement = self._cache.reserve(scheme, demand, node)
-                if isinstance(placement, PlacementRefusal):
-                    if known is not None:
-                        continue  # another replica may have ended a claim
-                    return placement
-                claim = NodeClaim(
-                    ref,
-                    placement.allocations,
-                    demand.wishes.groups,
-                    self._clock(),
-                    units=demand.units,
-                )
-                try:
-                    if self._write(node, version, {**claims, ref.uid: claim}):
-                        return placement
-                    if known is not None:
-                        self._contested_until = self._clock() + CONTESTED_SECONDS
-                except BindError:
-                    self._cache.release(ref.uid, node)
-                    raise
-            raise BindError(BindFailure.CONFLICT, f"the Lease of node {node} changes all the time")
+        return self.group.decide(node, Decision(scheme, demand))
+
+    def _commit(self, node: str, batch: Sequence[Decision]) -> None:
+        """Set the outcomes of a batch. Only for a thread that is alone with the node."""
+        reserved: set[str] = set()
+        try:
+            outcomes = self._decide(node, batch, reserved)
+        except BindError as error:
+            for uid in reserved:
+                self._cache.release(uid, node)
+            if isinstance(error, LeaseRefusedError) and len(batch) > 1:
+                for each in batch:  # nothing is written, and one claim may be the cause
+                    self._commit(node, [each])
+                return
+            for each in batch:
+                each.outcome.set_exception(BindError(error.reason, str(error)))
+            return
+        for each, outcome in zip(batch, outcomes, strict=True):
+            each.outcome.set_result(outcome)
+
+    def _decide(
+        self, node: str, batch: Sequence[Decision], reserved: set[str]
+    ) -> list[PodPlacement | PlacementRefusal]:
+        """Decide one after another, and write all claims at once. Raises BindError.
+
+        ``reserved`` gets the UIDs of the pods that the cache has reserved GPUs for.
+        """
+        for _ in range(_TRIES):
+            known = self._take_known(node)
+            version, claims = known or self._read(node)
+            reserved.clear()
+            outcomes = [self._cache.reserve(each.scheme, each.demand, node) for each in batch]
+            added = {}
+            for each, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, PodPlacement):
+                    reserved.add(each.uid)
+                    added[each.uid] = _claim(each.demand, outcome, self._clock())
+            if len(added) < len(batch) and known is not None:
+                continue  # another replica may have ended a claim
+            if not added or self._write(node, version, {**claims, **added}):
+                return outcomes
+            if known is not None:
+                self._contested_until = self._clock() + CONTESTED_SECONDS
+        raise BindError(BindFailure.CONFLICT, f"the Lease of node {node} changes all the time")
 
     def hold(self, held: PodReservation, node: str) -> bool:
         """Write a claim that is held, unless the pod has been decided on."""
@@ -303,8 +335,9 @@ class LeaseCommitter:
         except ClusterError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 return False
+            kind = LeaseRefusedError if error.status in REFUSED else BindError
             text = f"the Lease of node {node} was not written: {error}"
-            raise BindError(BindFailure.UNREACHABLE, text) from error
+            raise kind(BindFailure.UNREACHABLE, text) from error
         except SourceError as error:
             text = f"the Lease of node {node} was not written: {error}"
             raise BindError(BindFailure.UNREACHABLE, text) from error
@@ -313,3 +346,10 @@ class LeaseCommitter:
             with suppress(KeyError):  # another thread was faster
                 self._known.popitem(last=False)
         return True
+
+
+def _claim(demand: PodDemand, placement: PodPlacement, now: float) -> NodeClaim:
+    """The claim of a decision; ``now`` is in unix seconds."""
+    return NodeClaim(
+        demand.pod, placement.allocations, demand.wishes.groups, now, units=demand.units
+    )

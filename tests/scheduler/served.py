@@ -130,25 +130,22 @@ class Served:
 
     # ------------------------------------------------------------ requests
 
-    def post(self, path, body):
-        """The answer to a body, which may be an object. Raises ConnectionError if none comes."""
+    def post(self, path, body, connection=None):
+        """The answer to a body, which may be an object. Raises ConnectionError if none comes.
+
+        ``connection`` is another one than that of the other requests.
+        """
+        connection = connection or self._connection
         sent = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        self._connection.sendall(HEAD % (path.encode(), len(sent)) + sent)
-        head, _, text = self._received(b"").partition(b"\r\n\r\n")
+        connection.sendall(HEAD % (path.encode(), len(sent)) + sent)
+        head, _, text = _received(connection, b"").partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 "), "kube-scheduler reads no other answer"
         length = int(LENGTH.search(head)[1])
         while len(text) < length:
-            text = self._received(text)
+            text = _received(connection, text)
         if DEFECTS.errors:
             raise AssertionError(path) from DEFECTS.errors.pop()
         return msgspec.json.decode(text)
-
-    def _received(self, text):
-        """The text and what comes next."""
-        more = self._connection.recv(1 << 20)
-        if not more:
-            raise ConnectionError("closed without an answer")
-        return text + more
 
     def filter(self, pod, names):
         """The nodes that take the pod, and why each of the others does not."""
@@ -228,6 +225,14 @@ class Served:
         for node in self.changed():
             assert self.program.waker.wake_fitting(node)
         return self.program.waker.woken
+
+
+def _received(connection, text):
+    """The text and what comes next."""
+    more = connection.recv(1 << 20)
+    if not more:
+        raise ConnectionError("closed without an answer")
+    return text + more
 
 
 def reason_of(text):

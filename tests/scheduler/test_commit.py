@@ -9,8 +9,11 @@ from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
 from scheduler.cluster.reservations import lease_name
 from scheduler.reasons import BindFailure
+from tests.scheduler.bursts import BATCH_WRITE, Burst
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.test_replicas_machine import Replica
+from tests.support.waiting import wait_until
+from vgpu.apiserver.connection import ClusterError
 
 
 class Pair:
@@ -203,3 +206,108 @@ def test_a_replica_that_knows_an_old_lease_decides_by_the_new_one(pair):
     pair.bind(pair.first, pair.pod("d", 2))
     claimed = pair.api.leases[lease_name("n1")][1]
     assert [name for name in "abcd" if f"uid-{name}" in claimed] == ["a", "b", "d"]
+
+
+# ---------------------------------------------------------------- several binds in one write
+
+
+class Together:
+    """Binds at the first replica that wait while the Lease of node n1 is written for another."""
+
+    def __init__(self, pair, **sizes):
+        self.pair, self.api = pair, pair.api
+        self.refs = [pair.pod(name, units) for name, units in sizes.items()]
+        for name in sizes:
+            pair.first.show(name, pair.api.pods[name])
+        self.burst = Burst(pair.first, self.refs, together=self._gathered)
+        self.at_write, self.lease_writes = lambda: None, 0
+
+    def _gathered(self):
+        self.versions = [self.api.leases.get(lease_name("n1"), ("",))[0]]
+        self.api.interruptions = {self.api.requests + BATCH_WRITE: self.at_write}
+
+    def bind(self):
+        return self.burst.bind()
+
+    def bound(self):
+        return [ref.name for ref in self.refs if self.api.pods[ref.name].node]
+
+
+def claimed(api, names):
+    _, text = api.leases[lease_name("n1")]
+    return [name for name in names if f"uid-{name}" in text]
+
+
+def test_binds_that_wait_for_a_write_of_the_lease_are_the_next_write_together(pair):
+    together = Together(pair, a=2, b=2, c=2, d=2)
+    before = pair.api.requests
+    assert together.bind() == [""] * 4
+    assert together.burst.joined == 3
+    assert pair.api.requests == before + 1 + 2 + 4  # a read, two writes, and each Binding
+    assert claimed(pair.api, "abcd") == list("abcd")
+
+
+def test_no_binding_comes_before_its_claim_is_in_the_lease(pair):
+    together, seen = Together(pair, a=2, b=2, c=2), []
+    bind = pair.api.bind
+
+    def watched(ref, *rest):
+        seen.append(claimed(pair.api, ref.name))
+        bind(ref, *rest)
+
+    pair.api.bind = watched
+    assert together.bind() == [""] * 3
+    assert seen == [["a"], ["b"], ["c"]]
+
+
+def test_one_bind_of_a_batch_that_does_not_fit_leaves_the_others_alone(pair):
+    together = Together(pair, a=2, b=7, c=2, d=3, e=4)
+    errors = together.bind()
+    assert [bool(error) for error in errors] == [False, True, False, False, True]
+    assert together.bound() == claimed(pair.api, "abcde") == ["a", "c", "d"]
+
+
+def test_a_batch_is_decided_again_when_another_replica_has_written_the_lease(pair):
+    together = Together(pair, a=1, b=2, c=3, d=2)
+    late = pair.pod("z", 3)
+    together.at_write = lambda: pair.bind(pair.second, late)
+    errors = together.bind()
+    assert [bool(error) for error in errors] == [False, False, True, False]
+    assert claimed(pair.api, "abcdz") == ["a", "b", "d", "z"]
+
+
+@pytest.mark.parametrize("fault", ["lease not written", "lease written"])
+def test_a_batch_whose_write_is_not_answered_binds_nobody_and_is_tried_again(pair, fault):
+    together = Together(pair, a=2, b=2, c=2)
+    together.at_write = lambda: setattr(pair.api, "fault", fault)
+    errors = together.bind()
+    pair.api.fault = "none"
+    assert together.bound() == ["a"]
+    assert all("the Lease of node n1 was not written" in error for error in errors[1:])
+    for ref in together.refs[1:]:
+        pair.bind(pair.second, ref)
+    assert pair.refused(pair.first, pair.pod("d", 3)) == "memory"
+
+
+def test_one_claim_that_the_api_server_refuses_does_not_stop_the_others_of_its_batch(pair):
+    together = Together(pair, a=2, b=2, c=2)
+    write = pair.api.write_node_claims
+
+    def refusing(namespace, name, text, *rest):
+        if "uid-b" in text:
+            raise ClusterError(422, "Invalid", "annotations are too long")
+        return write(namespace, name, text, *rest)
+
+    pair.api.write_node_claims = refusing
+    errors = together.bind()
+    assert [bool(error) for error in errors] == [False, True, False]
+    assert together.bound() == claimed(pair.api, "abc") == ["a", "c"]
+    pair.bind(pair.first, pair.pod("d", 4))  # nothing is reserved for the pod b
+
+
+def test_a_client_that_leaves_changes_nothing_for_the_others_of_its_batch(pair):
+    together = Together(pair, a=2, b=2, c=2)
+    together.at_write = lambda: together.burst.leave(1)
+    assert together.bind() == ["", None, ""]
+    wait_until(lambda: together.bound() == ["a", "b", "c"], "all are bound")
+    assert claimed(pair.api, "abc") == ["a", "b", "c"]

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
+from tests.scheduler.bursts import BATCH_WRITE, Burst, OrderedApi
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_node_lock import LOCKS, REGISTERS
@@ -97,7 +98,7 @@ class Restarting:
         self.stop()
         self.seen = KilledProcess(self.api, when, step)
         self.process = Process(
-            self.seen,
+            OrderedApi(self.seen),
             lambda: self.now,
             leases=self.mode != "single",
             locks=self.mode == "locks",
@@ -220,3 +221,58 @@ def test_what_was_decided_for_a_pod_that_waits_ends_only_behind_its_change(
         assert cluster.api.pods["a"] == waiting
     assert not cluster.bind("b")
     assert [name for name, pod in cluster.api.pods.items() if pod.node] == ["b"]
+
+
+# ---------------------------------------------------------------- several binds in one write
+
+BATCH_STEPS = {"write_node_claims": BATCH_WRITE, "bind": BATCH_WRITE + 1}
+"""The batch's write and its first Binding, by their number from the first bind's write."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", BATCH_STEPS)
+def test_all_of_a_batch_are_bound_after_the_kill_and_no_more(restarting, step, when):
+    cluster = restarting("leases")
+    for name in "abc":
+        cluster.pod(name, 4)
+    killed = cluster.seen
+
+    def wait_for_the_step():
+        number = cluster.api.requests + BATCH_STEPS[step] - 1
+        cluster.api.interruptions = {number: lambda: setattr(killed, "kill", (when, step))}
+
+    refs = [cluster.api.pods[name].ref for name in "abc"]
+    assert Burst(cluster.process, refs, together=wait_for_the_step).bind() == ["", None, None]
+    bound = [name for name, pod in cluster.api.pods.items() if pod.node]
+    assert bound == (["a", "b"] if (when, step) == ("after", "bind") else ["a"])
+    assert not any(pod.annotations for name, pod in cluster.api.pods.items() if name not in bound)
+    cluster.start()
+    for name in "bc":
+        assert not cluster.bind(name)
+    cluster.read()
+    cluster.pod("d", 5)
+    assert cluster.bind("d") == "memory"
+    cluster.pod("e", 4)
+    assert not cluster.bind("e")
+
+
+def test_a_batch_whose_pods_are_deleted_after_the_kill_leaves_nothing(restarting):
+    cluster = restarting("leases")
+    for name in "abc":
+        cluster.pod(name, 4)
+    killed = cluster.seen
+
+    def wait_for_the_binding():
+        number = cluster.api.requests + BATCH_WRITE
+        cluster.api.interruptions = {number: lambda: setattr(killed, "kill", ("before", "bind"))}
+
+    refs = [cluster.api.pods[name].ref for name in "abc"]
+    Burst(cluster.process, refs, together=wait_for_the_binding).bind()
+    for name in "abc":
+        cluster.api.delete(name)
+    cluster.start()
+    cluster.pod("d", 16)
+    assert cluster.bind("d") == "memory"  # it reads the Lease
+    cluster.now += SETTLE_SECONDS + 1
+    cluster.process.settle()
+    assert not cluster.bind("d")

@@ -22,6 +22,7 @@ from msgspec import structs
 
 from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
+from tests.scheduler.bursts import OrderedApi
 from tests.scheduler.model_api import UNITS, ModelApi
 from tests.scheduler.served import Served
 from tests.scheduler.test_binder_machine import GPUSHARE, NODE_OBJECTS
@@ -38,7 +39,7 @@ class Replica(Served):
     """One process, and how many events it has read."""
 
     def __init__(self, api, clock):
-        super().__init__(api, clock, leases=True)
+        super().__init__(OrderedApi(api), clock, leases=True)
         self.seen = 0
         for name, node in NODE_OBJECTS.items():
             self.cache.set_node(name, node)
