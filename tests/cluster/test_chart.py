@@ -8,6 +8,8 @@ from deploy.manifests import MANIFESTS, unpublished
 from deploy.manifests import main as write_manifests
 from tests.cluster.charting import VALUES, HelmRefused
 from tests.support.deploy_objects import containers, kinds, parse
+from tests.support.doc_pages import values_files
+from tests.support.environment import ROOT
 from vgpu import __version__
 from vgpu.sources.mps import DEFAULT_MPS_DIR
 
@@ -22,6 +24,14 @@ def test_helm_has_nothing_to_say_against_it(chart, values):
 @each_set
 def test_programs_accept_the_arguments_of_the_chart(sets, name):
     for _, _, container in containers(sets[name]):
+        parse(container["args"])
+
+
+@pytest.mark.parametrize("values", values_files((ROOT / "docs" / "install.md").read_text()))
+def test_the_files_of_the_installation_page_render_to_programs_that_start(chart, values):
+    documents = chart.rendered(values)
+    assert all(kinds(documents, kind) for kind in ("DaemonSet", "Deployment", "PodMonitor"))
+    for _, _, container in containers(documents):
         parse(container["args"])
 
 

@@ -34,6 +34,7 @@ VAGUE = re.compile(
     r"|there|this|what.*|why.*|.*'s",
     re.IGNORECASE,
 )
+LESS_INDENTED = re.compile(r"(?:^|\n)\n {1,3}(?:```|\||[A-Z`]).*")
 LIST_ITEM = re.compile(r"(- |\d+\. )")
 
 
@@ -68,6 +69,13 @@ def test_a_list_begins_after_an_empty_line_or_the_site_shows_none():
             begins = LIST_ITEM.match(line) and not LIST_ITEM.match(before.lstrip())
             if begins and before.strip() and not before.startswith("  "):
                 yield f"{name}: {line}"
+
+
+@no_defects
+def test_a_block_in_a_list_is_indented_by_four_spaces_or_the_site_ends_the_list():
+    for name, text in PAGES.items():
+        for found in LESS_INDENTED.finditer(text):
+            yield f"{name}: {found[0].strip()}"
 
 
 @no_defects

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.support.environment import ROOT
+from tests.support.environment import GOLDEN_FILES, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +49,67 @@ class Page(HTMLParser):
             self.links.append(attributes["href"])
         elif tag in LOADED and attributes.get(LOADED[tag]) and attributes.get("rel") != "canonical":
             self.loaded.append(attributes[LOADED[tag]])
+
+
+class Rendered(HTMLParser):
+    """The texts of paragraphs and items of lists, without code, and the cells of rows that are
+    filled: what a reader sees of Markdown that was not understood.
+    """
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.rows, self.broken_lists = [], [], 0
+        self._open, self._cell, self._code = [], False, 0
+        article = re.search("<article.*?</article>", text, re.DOTALL)
+        self.feed(article[0] if article else text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag in {"p", "li"}:
+            self._open.append("")
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append(False)
+            self._cell = True
+        elif tag == "ol":
+            self.broken_lists += "start" in dict(attrs)
+        self._code += tag in {"code", "pre"}
+        self._filled(tag == "img")
+
+    def handle_endtag(self, tag):
+        if tag in {"p", "li"} and self._open:
+            self.texts.append(self._open.pop())
+        elif tag in {"td", "th"}:
+            self._cell = False
+        self._code -= tag in {"code", "pre"}
+
+    def handle_data(self, data):
+        self._filled(data.strip())
+        if self._open:
+            self._open[-1] += "`" * bool(data) if self._code else data
+
+    def _filled(self, what):
+        if self._cell and what:
+            self.rows[-1][-1] = True
+
+
+NOT_UNDERSTOOD = re.compile(
+    r"(?<!\S)[2-9]\. |\n\s*(?:\d+\.|[-*+]) |^\s*\|.*\||\*\*|\]\(", re.MULTILINE
+)
+"""An item of a list, a row, bold text or a link within a paragraph."""
+
+
+def wrongly_rendered(text):
+    """What a page shows of Markdown that was not understood."""
+    page = Rendered(text)
+    for paragraph in page.texts:
+        if NOT_UNDERSTOOD.search(paragraph):
+            yield " ".join(paragraph.split())
+    if page.broken_lists:
+        yield f"{page.broken_lists} lists that do not begin at 1"
+    for row in page.rows:
+        if len(row) > 1 and sum(row) < 2:
+            yield f"a row with {sum(row)} filled of {len(row)} cells"
 
 
 @pytest.fixture(scope="module", params=["nowhere", "published"])
@@ -123,6 +184,58 @@ def test_the_button_of_a_terminals_text_copies_the_commands_without_prompts_and_
     assert not any("&lt;" in line or "&quot;" in line for line in copied)
     prompts = sum(page.prompts for page in pages.values())
     assert len(copied) >= prompts > 80
+
+
+def test_lists_and_tables_are_rendered_as_such(site, pages):
+    wrong = [
+        (str(path.relative_to(site)), defect)
+        for path in pages
+        for defect in wrongly_rendered(path.read_text())
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p>1. Look. 2. Act.</p>",
+        "<p>a table\n4. Compare</p>",
+        "<p>text\n- item</p>",
+        "<p>| a | b |</p>",
+        '<ol start="2"><li>a</li></ol>',
+        "<table><tr><td>a</td><td></td></tr></table>",
+        "<table><tr><td></td><td></td><td>a</td></tr></table>",
+    ],
+)
+def test_markdown_that_was_not_understood_is_found(text):
+    assert list(wrongly_rendered(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p>It is never 0. The port is 9395. <code>2. x</code> is code.</p>",
+        "<ol><li>Look.</li><li>Act.</li></ol>",
+        "<table><tr><td>a</td><td></td><td>b</td></tr></table>",
+        '<table><tr><td>a</td><td><img src="x"></td></tr></table>',
+    ],
+)
+def test_markdown_that_was_understood_is_no_defect(text):
+    assert not list(wrongly_rendered(text))
+
+
+def test_the_menu_asks_questions_and_has_the_four_kinds_of_pages():
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    sections = re.findall(r'^ *- "?([^"\n]*)"?:$', text, re.MULTILINE)
+    kinds = [name.partition(":")[0] for name in sections if not name.startswith("…")]
+    assert kinds[:4] == ["Tutorial", "How-to", "Reference", "Explanation"]
+    assert [name for name in sections if not name.endswith(("?", "how do I …"))] == []
+
+
+def test_no_published_page_is_lost(site):
+    """Alerts, dashboards and other sites have their addresses."""
+    addresses = (GOLDEN_FILES / "pages-of-the-site.txt").read_text().split()
+    assert [address for address in addresses if not (site / address).is_file()] == []
 
 
 def test_the_theme_copies_what_the_page_names(site):

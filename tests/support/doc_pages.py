@@ -3,6 +3,7 @@
 import re
 
 import click
+import yaml
 
 from vgpucli.main import COMMANDS, main
 
@@ -80,3 +81,9 @@ def anchors(text):
 def links(text):
     """Links to places in the repository, without those in code."""
     return LINK.findall(CODE.sub("", BLOCK.sub("", text)))
+
+
+def values_files(text):
+    """Whole files of values of the chart: the YAML blocks of a page that name an image."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [values for values in map(yaml.safe_load, blocks) if "image" in values]
