@@ -82,6 +82,7 @@ def by_node(metric: str) -> str:
 
 RULES_LOADED: Final = f"cluster:vgpu_gpus:sum{{{CLUSTER}}}"
 FIRING: Final = f'ALERTS{{{CLUSTER}, alertstate="firing", alertname=~"Vgpu.+"}}'
+WAKING: Final = f'{FIRING[:-1]}, severity!="info"}}'
 XID_TIMES: Final = f"vgpu_gpu_xid_last_timestamp_seconds{{{CLUSTER}}}"
 RECENT_XIDS: Final = once_a_node(
     f"time() - {XID_TIMES} < {XID_SECONDS}", "uuid", "xid", metric=XID_TIMES
@@ -99,9 +100,9 @@ TRUST: Final = PanelRow(
     (
         stat(
             "Firing alerts",
-            "Alerts of these rules that fire now; their names are below.",
+            "Alerts of these rules that page or warn and fire now; their names are below.",
             GrafanaUnit.COUNT,
-            or_zero(f"count({FIRING})", RULES_LOADED),
+            or_zero(f"count({WAKING})", RULES_LOADED),
             NO_RULES,
             width=STAT_WIDTH,
             steps=NONE_IS_GOOD,
@@ -309,16 +310,16 @@ PROBLEMS: Final = PanelRow(
     (
         bars(
             "Firing alerts by name",
-            "Number of places in which each alert of these rules fires now.",
+            "Number of places in which each alert of these rules fires now, also of severity info.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
                     or_zero(
-                        f"sort_desc(count by (alertname) ({FIRING}))",
+                        f"sort_desc(count by (alertname, severity) ({FIRING}))",
                         RULES_LOADED,
                         alertname="none fires",
                     ),
-                    "{{alertname}}",
+                    "{{alertname}} {{severity}}",
                 ),
             ),
             NO_RULES,

@@ -294,10 +294,11 @@ def test_quotas_have_their_team_and_an_exceeded_one_is_counted(tmp_path):
 
 
 def test_alerts_and_xids_are_counted_by_name_and_node(tmp_path):
-    firing = 'ALERTS{alertname="VgpuGpuMissing",alertstate="firing"}'
+    firing = 'ALERTS{alertname="VgpuGpuMissing",alertstate="firing",severity="critical"}'
     others = (
-        '{alertname="VgpuGpuMissing",alertstate="pending"}',
-        '{alertname="Other",alertstate="firing"}',
+        '{alertname="VgpuGpuMissing",alertstate="pending",severity="critical"}',
+        '{alertname="VgpuDataStale",alertstate="firing",severity="info"}',
+        '{alertname="Other",alertstate="firing",severity="critical"}',
     )
     series = [
         *inputs({firing: "1x60", **{f"ALERTS{each}": "1x60" for each in others}}, **NODE),
@@ -316,7 +317,12 @@ def test_alerts_and_xids_are_counted_by_name_and_node(tmp_path):
         tmp_path,
         series,
         answer("vgpu-fleet", "Firing alerts", ("{}", 1)),
-        answer("vgpu-fleet", "Firing alerts by name", ('{alertname="VgpuGpuMissing"}', 1)),
+        answer(
+            "vgpu-fleet",
+            "Firing alerts by name",
+            ('{alertname="VgpuDataStale",severity="info"}', 1),
+            ('{alertname="VgpuGpuMissing",severity="critical"}', 1),
+        ),
         answer("vgpu-fleet", "XIDs, 1 h", ("{}", 2)),
         answer("vgpu-fleet", "XIDs of the last hour", ('{node="node-0",xid="79"}', 2)),
     )

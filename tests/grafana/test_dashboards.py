@@ -55,7 +55,7 @@ RECORDED = {rule.name for group in recording.GROUPS for rule in group.rules}
 OF_TARGETS = {"cluster", "job", "instance", "node"}
 """Labels that the scrape job gives."""
 
-OF_ALERTS = {"alertname", "alertstate"}
+OF_ALERTS = {"alertname", "alertstate", "severity"}
 """Labels that Prometheus gives its series about alerts."""
 
 NAME = re.compile(r"(?<![\w:\"$])(vgpu_\w+|\w+:vgpu_\w+:\w+)\s*(?:\{([^}]*)\})?")
