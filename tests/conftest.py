@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.support.garbage",
     "tests.support.schedule",
     "tests.support.figures",
+    "tests.support.not_run",
     "tests.support.bed.fixtures",
 ]
 

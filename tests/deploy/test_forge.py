@@ -139,15 +139,6 @@ def test_what_is_published_was_built_by_a_tag():
     assert release["jobs"]["publish"]["needs"] == "release"
 
 
-def test_the_packages_of_ci_are_those_of_its_script():
-    def words(text, pattern):
-        (found,) = re.findall(pattern, text, re.DOTALL)
-        return set(found.replace("\\", " ").split())
-
-    script = words((ROOT / ".ci" / "run").read_text(), r'packages="(.*?)"')
-    assert words(MAKEFILE, r"\nCI_PACKAGES = (.*?)\n\n") == script
-
-
 def test_a_report_of_a_vulnerability_goes_to_the_address_in_the_projects_policy():
     text = contact(Project(security_contact="security@example.com"))
     assert "<security@example.com>" in text

@@ -20,7 +20,7 @@ def required_tool(name: str, package: str) -> str:
 def required_root() -> None:
     """The same for the rights of root."""
     if os.geteuid() != 0:
-        missing("only root can do this")
+        missing("only root can do this: sudo make test")
 
 
 def own_loopback() -> str:

@@ -1,12 +1,13 @@
 """The programs of the test bed: built once from pinned Go modules, then taken from a cache.
 
-    tools = ensure()  # ToolsMissing says in one line what to do; only in CI it builds
+    tools = ensure()  # ToolsMissing says in one line what to do
     subprocess.run([tools.path(Tool.KUBECTL), "version", "--client"])
     folder = module_folder("crds")  # files of a pinned Go module, as they are
 
-``make cluster-tools`` makes all of it. The cache has one folder for each recipe, named after the
-hash of what went in and the Go that built it. A folder is made beside its place, under a lock, and
-renamed into it when it is whole.
+``make cluster-tools`` makes all of it. ``ensure`` makes what is missing only in CI and where
+VGPU_TESTBED_BUILD is 1, as in `make test` as root. The cache has one folder for each recipe, named
+after the hash of what went in and the Go that built it. A folder is made beside its place, under a
+lock, and renamed into it when it is whole.
 
 Those who have the programs name their folder in VGPU_TESTBED_BIN (all of them, in it or one level
 below) or KUBEBUILDER_ASSETS (etcd, kube-apiserver and kubectl, as envtest does).
@@ -125,7 +126,7 @@ class Tools:
 
 
 def ensure(*wanted: str, build: bool | None = None, recipes: Sequence[Recipe] = RECIPES) -> Tools:
-    """The programs ``wanted``, or all of them; built if need be where ``build`` allows it (in CI).
+    """The programs ``wanted``, or all of them; built if need be where ``build`` allows it.
 
     Raises:
         ToolsMissing: a program is not there and may not or cannot be built.
@@ -177,12 +178,17 @@ def _made(
     cache = user_cache()
     found = {recipe: cache.find(recipe) for recipe in recipes}
     missing = [recipe for recipe, folder in found.items() if not folder]
-    if missing and not (os.environ.get("CI") if build is None else build):
+    if missing and not (_may_build() if build is None else build):
         raise ToolsMissing(f"the cluster tools are not built: {how}")
     for number, recipe in enumerate(missing, 1):
         progress = Progress(f"[{number}/{len(missing)}] {recipe.label}", sys.stderr)
         found[recipe] = cache.make(recipe, progress)
     return {recipe: folder for recipe, folder in found.items() if folder}
+
+
+def _may_build() -> bool:
+    """Whether the environment allows a test to build what is missing."""
+    return bool(os.environ.get("CI")) or os.environ.get("VGPU_TESTBED_BUILD") == "1"
 
 
 def _brought(names: Collection[str]) -> dict[str, Path]:
