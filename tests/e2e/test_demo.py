@@ -1,5 +1,6 @@
 """What `vgpu demo` shows: the exporter, a plan made and applied, and a cluster to try more on."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -8,11 +9,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from click.testing import CliRunner
 
 from simulator.demo_cluster import demo_cluster
 from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
+from vgpucli.demo.command import command
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +30,11 @@ def running(tmp_path_factory):
 
 @pytest.fixture
 def env(running):
-    """The variables that the demo asks to set."""
-    exports = re.findall(r"^\$ export (.*)$", running.printed(), re.MULTILINE)
-    return dict(word.split("=", 1) for line in exports for word in shlex.split(line))
+    """The variables that a shell has after the one line that the demo asks to type."""
+    (source,) = re.findall(r"^    (\. \S+/env) ", running.printed(), re.MULTILINE)
+    shell = ["env", "-i", "/bin/sh", "-c", f"{source} && /usr/bin/env"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
 
 def vgpu(*words, env):
@@ -120,6 +125,44 @@ def test_the_commands_that_the_demo_suggests_can_be_run(running, env):
 def test_the_audit_is_beside_the_kubeconfig(env):
     audit = Path(env["KUBECONFIG"]).with_name("audit.jsonl")
     assert len(audit.read_text().splitlines()) >= 14
+
+
+def test_a_port_in_use_gets_the_line_to_type(running):
+    taken = running.url.removeprefix("http://")
+    port = int(taken.rpartition(":")[2])
+    flag = "--web.listen-address="
+    done = subprocess.run(
+        [*COMMAND, flag + taken],
+        env={name: text for name, text in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * WAIT_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    line = re.fullmatch(
+        rf"Error: another program uses {taken}\. Type: \S+ -m vgpu demo {flag}127\.0\.0\.1:(\d+)\n",
+        done.stderr,
+    )
+    assert line, done.stderr
+    assert int(line[1]) > port
+
+
+def test_by_default_only_this_machine_can_open_the_page():
+    with command.make_context("demo", []) as context:
+        assert context.params["web_listen_address"] == ("127.0.0.1:9394",)
+
+
+def test_the_help_is_about_the_demo():
+    text = CliRunner().invoke(command, ["--help"]).output
+    flags = re.findall(r"^  (?:-h, )?(--[a-z.-]+)", text, re.MULTILINE)
+    assert flags == ["--web.listen-address", "--sample.interval", "--once", "--log.level", "--help"]
+    assert "No GPU and no cluster are needed" in text
+
+
+def test_a_flag_of_the_exporter_that_the_help_does_not_list_is_taken():
+    with command.make_context("demo", ["--no-collector.xid"]) as context:
+        assert context.params["collector_xid"] is False
 
 
 def test_once_prints_a_page_and_nothing_else():

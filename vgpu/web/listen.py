@@ -23,12 +23,14 @@ class ListenError(Exception):
     Attributes:
         address: as in the flag.
         problem: what is wrong with it.
+        is_in_use: whether another program listens there.
     """
 
-    def __init__(self, address: str, problem: str) -> None:
+    def __init__(self, address: str, problem: str, *, is_in_use: bool = False) -> None:
         super().__init__(f"--web.listen-address {address!r}: {problem}")
         self.address = address
         self.problem = problem
+        self.is_in_use = is_in_use
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -79,7 +81,8 @@ def listen(address: str, *, shares_port: bool = False) -> socket.socket:
         raise ListenError(address, f"unknown host: {error.strerror}") from error
     except OSError as error:
         problem = _ADVICE.get(error.errno or 0, error.strerror or str(error))
-        raise ListenError(address, problem) from error
+        in_use = error.errno == errno.EADDRINUSE
+        raise ListenError(address, problem, is_in_use=in_use) from error
     listener.setblocking(False)
     return listener
 

@@ -7,6 +7,7 @@ cluster that has the node, and the scheduler places pods there. The command take
 flags.
 """
 
+import os
 import shutil
 import tempfile
 import textwrap
@@ -14,12 +15,12 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import click
 import msgspec
 
-from exporter.flags import all_flags, options_from
+from exporter.flags import DEFAULT_PORT, all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
@@ -31,9 +32,11 @@ from simulator.node import SimulatedNode
 from vgpu.ledger.container_usage import TokenUse
 from vgpu.program import logs, termination
 from vgpu.program.flags import field, is_typed
+from vgpu.program.host import CannotServe
 from vgpu.program.output import say, say_text
+from vgpu.web.listen import ListenError, listen, parse_address
 from vgpucli.demo.tokens import DemoTokens, with_tenants
-from vgpucli.demo.walkthrough import repair, schedule, show_more
+from vgpucli.demo.walkthrough import ourselves, repair, schedule, show_more
 from vgpucli.this_node import NODE_FLAGS, on_node
 
 WRITE_SECONDS = 1.0
@@ -41,6 +44,18 @@ WRITE_SECONDS = 1.0
 
 SAMPLE_SECONDS = 2.0
 """Interval between two samples, in seconds: short, so that a person sees changes."""
+
+LISTEN_FLAG = "--web.listen-address"
+
+DEFAULTS: Final[dict[str, object]] = {
+    LISTEN_FLAG: (f"127.0.0.1:{DEFAULT_PORT}",),
+    "--sample.interval": f"{SAMPLE_SECONDS:g}s",
+    "--log.level": "error",
+}
+"""Flags of the exporter whose default is another one in the demo."""
+
+SHOWN: Final = frozenset({*DEFAULTS, "--once", "--help"})
+"""Flags in the help of the demo; the others are in that of the exporter."""
 
 _NARROWEST, _WIDEST = 60, 100
 """Bounds of the width of the first text, in columns."""
@@ -124,6 +139,32 @@ class DemoNode:
         self.files.write(time.time() - self.files.start)
 
 
+def _with_own_defaults(command: click.Command) -> click.Command:
+    """The command with the demo's defaults, and a help that is about the demo."""
+    for parameter in command.params:
+        name = parameter.opts[0]
+        parameter.default = DEFAULTS.get(name, parameter.default)
+        if isinstance(parameter, click.Option):
+            parameter.hidden = name not in SHOWN
+    return command
+
+
+def _what_to_type(address: str) -> str:
+    """The command that runs the demo on the next port that is free."""
+    host, port = parse_address(address)
+    for number in range(port + 1, 65536):
+        free = f"{host}:{number}"
+        try:
+            listen(free).close()
+        except ListenError:
+            continue
+        flag = f"{LISTEN_FLAG}={free}"
+        by_make = ourselves().endswith(" -m vgpu") and "MAKELEVEL" in os.environ
+        return f"make demo ARGS={flag}" if by_make else f"{ourselves()} demo {flag}"
+    return f"{ourselves()} demo {LISTEN_FLAG}={host}:0"
+
+
+@_with_own_defaults
 @click.command(
     "demo",
     epilog="Example: vgpu demo --once | grep vgpu_allocation_conflicts",
@@ -132,17 +173,19 @@ class DemoNode:
 @all_flags
 @click.pass_context
 def command(ctx: click.Context, /, **_: object) -> None:
-    """Run the exporter on an embedded simulated node, and repair what is wrong around it.
+    """Run exporter, reconciler and scheduler on a simulated cluster, in this terminal.
 
-    No GPU, no cluster needed: both are simulated. Takes the exporter's flags, such as --once and
-    --web.listen-address.
+    No GPU and no cluster are needed, and nothing is installed: a node with GPUs is simulated in a
+    temporary folder, and a page shows who holds them. A plan for what is wrong is made and applied,
+    pods are placed on a node that joins, and the commands to try in another terminal are
+    printed. Only this machine can open the page. Ctrl-C ends the demo and deletes the folder.
+
+    Each flag of `vgpu exporter` is taken, too, but those for the paths and names of a node.
     """
     options = options_from(ctx)
     taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
     if taken:
         raise click.UsageError(f"{', '.join(taken)}: the demo brings its own node", ctx)
-    if not is_typed(ctx, "sample_interval", or_set=True):
-        options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
     termination.ignore(termination.USER_DEFINED)  # not SIGHUP: a lost terminal ends the demo
     with (
@@ -162,10 +205,18 @@ def command(ctx: click.Context, /, **_: object) -> None:
             logs.configure(options.log_level, options.log_format)  # each command has its own
             say("  Ctrl-C ends it.", "")
 
-        status = run(
-            on_node(options, node.files, tokens.url),
-            node.driver if "nvml" in options.collectors else None,
-            announce,
-            ignored=termination.USER_DEFINED,
-        )
+        try:
+            status = run(
+                on_node(options, node.files, tokens.url),
+                node.driver if "nvml" in options.collectors else None,
+                announce,
+                ignored=termination.USER_DEFINED,
+            )
+        except CannotServe as error:
+            cause = error.__cause__
+            if isinstance(cause, ListenError) and cause.is_in_use:
+                free = _what_to_type(cause.address)
+                text = f"another program uses {cause.address}. Type: {free}"
+                raise click.ClickException(text) from error
+            raise
     ctx.exit(status)

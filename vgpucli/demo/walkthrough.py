@@ -57,16 +57,23 @@ def repair(kubeconfig: str) -> None:
     """Make a plan for the cluster, apply it, and make the next one."""
     audit = audit_of(kubeconfig)
     say_text(f"{_REPAIR}\n")
-    _export(KUBECONFIG=kubeconfig)
-    _export(**UNITS)
+    _source(kubeconfig)
     _reconcile("apply", "--yes", f"--audit={audit}")
     _reconcile("plan")
 
 
-def _export(**settings: str) -> None:
-    """Set environment variables, for the commands that follow."""
+def environment_of(kubeconfig: str) -> str:
+    """The file that a shell reads to run commands on the simulated cluster."""
+    return str(Path(kubeconfig).with_name("env"))
+
+
+def _source(kubeconfig: str) -> None:
+    """Write that file, and set its variables for the commands that follow."""
+    settings = {"KUBECONFIG": kubeconfig, **UNITS}
+    lines = [f"export {name}={shlex.quote(text)}\n" for name, text in settings.items()]
+    Path(environment_of(kubeconfig)).write_text("".join(lines))
     os.environ.update(settings)
-    _show("export", *(f"{name}={text}" for name, text in settings.items()))
+    _show(".", environment_of(kubeconfig))
 
 
 def _reconcile(*words: str) -> None:
@@ -221,9 +228,11 @@ _WAITING: Final = f"{NAMESPACE}/{list(PODS_IN_GIB)[-1]}"
 
 def show_more(kubeconfig: str) -> None:
     """Print the commands."""
-    lines = [(f"{_ourselves()} {words}", why) for words, why in _commands(audit_of(kubeconfig))]
+    source = shlex.join((".", environment_of(kubeconfig)))
+    lines = [(source, "once in each terminal")]
+    lines += [(f"{ourselves()} {words}", why) for words, why in _commands(audit_of(kubeconfig))]
     width = max(len(line) for line, why in lines if why)
-    say("  To try more, type in another terminal the two lines with export, and then:")
+    say("  To try more, type in another terminal, in this folder:")
     for line, why in lines:
         say(f"    {line:<{width}}   # {why}" if why else f"    {line}")
     say()
@@ -239,7 +248,7 @@ def _commands(audit: str) -> Iterator[tuple[str, str]]:
     yield "reconcile plan", "what would be repaired again"
 
 
-def _ourselves() -> str:
+def ourselves() -> str:
     """The command line that calls this program, for the user to repeat."""
     called = Path(sys.argv[0])
     if called.name != "__main__.py":
