@@ -69,7 +69,7 @@ test-fast: $(VENV)/.dev ## Tests without those that take longer than a few secon
 	@$(STOPWATCH) $(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
 
 test: BOUND = 20 min
-test: BESIDE = $(if $(AS_ROOT),--beside='$(MAKE) --no-print-directory cluster-tools')
+test: BESIDE = $(if $(AS_ROOT),--beside='$(MAKE) --no-print-directory cluster-tools ARGS=')
 test: export VGPU_TESTBED_BUILD = $(if $(AS_ROOT),1)
 test: export TESTS = $(PYTEST) $(PARALLEL) --not-run-status=$(NOT_RUN_STATUS) $(ARGS)
 test: ## All checks and tests: twenty minutes. Root on Debian installs what is missing (SETUP=0: nothing)
