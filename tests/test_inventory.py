@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +10,21 @@ from hypothesis import strategies as st
 from tests.support import sample_cluster as sample
 from tests.support.registers import hami_register, volcano_register
 from tests.support.sample_cluster import GIB, HOUR, NOW
-from vgpu.inventory import Objects, Units, WaitingReason, inventory, of_node, only_node, only_scheme
+from vgpu.inventory import (
+    Objects,
+    Units,
+    WaitingReason,
+    available_bytes,
+    inventory,
+    of_node,
+    only_node,
+    only_pods,
+    only_scheme,
+)
 from vgpu.kube.dump import decode_dump
 from vgpu.ledger import ConflictKind
-from vgpu.model.names import Phase, Scheme
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import MalformedObject
 from vgpu.model.units import MIB
 
 
@@ -277,10 +289,13 @@ def test_gpus_to_which_nothing_may_go_have_no_room(state):
     assert free.free_bytes == 46068 * MIB
 
 
-def test_a_whole_gpu_fits_where_nothing_is_held():
-    waits = sample.pod("w", limits={"tencent.com/vcuda-core": 200}, unschedulable=NO_ROOM)
+@pytest.mark.parametrize(("cores", "pods"), [(100, 2), (200, 1)])
+def test_whole_gpus_fit_where_nothing_is_held(cores, pods):
+    """A pod with two GPUs needs both at once."""
+    waits = sample.pod("w", limits={"tencent.com/vcuda-core": cores}, unschedulable=NO_ROOM)
     held = sample.gaia_pod("p", "n", 10, 1, 0)
-    assert capacity(sample.gaia_node("n", gpus=3), held, waits).fits == 2
+    free = capacity(sample.gaia_node("n", gpus=3), held, waits)
+    assert (free.fits, free.usable_bytes) == (pods, 30 * GIB)
 
 
 def test_nothing_held_and_nothing_waiting_gives_no_probe():
@@ -408,3 +423,105 @@ def test_whatever_nodes_and_pods_say_there_is_an_inventory(pods, nodes, unhealth
     for one in inventory_view.free_capacities:
         assert 0 <= one.usable_bytes <= one.free_bytes
     assert len({view.node.name for view in inventory_view.nodes}) == len(inventory_view.nodes)
+
+
+# ---------------------------------------------------------------- one view with the scheduler
+
+
+def hami_pod(name, on, gpu, mib, **options):
+    annotations = {
+        "hami.io/vgpu-node": on,
+        "hami.io/vgpu-devices-to-allocate": f"{gpu},NVIDIA,{mib},0:;",
+        "hami.io/vgpu-devices-allocated": f"{gpu},NVIDIA,{mib},0:;",
+    }
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+    return sample.pod(name, options.pop("bound", on), limits, annotations, **options)
+
+
+HAMI_GPU = sample.uuid(3)
+HAMI_NODE = sample.node(
+    "hami", {"nvidia.com/gpu": 10}, hami_register(HAMI_GPU, mib=46068, model="NVIDIA-L40S")
+)
+
+
+def test_hamis_and_volcanos_gpus_are_never_added_up():
+    wants = sample.pod("w", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 40000})
+    capacities = found(
+        sample.volcano_node("volcano", 1), HAMI_NODE, hami_pod("h", "hami", HAMI_GPU, 1000), wants
+    ).free_capacities
+    assert [(each.system, each.scheme, each.gpus) for each in capacities] == [
+        ("volcano", Scheme.VOLCANO, 2),
+        ("hami", Scheme.VOLCANO, 1),
+    ]
+    assert [None if each.probe is None else each.fits for each in capacities] == [None, 1]
+
+
+def test_a_gpu_that_is_reserved_for_a_pod_without_a_node_is_not_free_and_the_pod_is_named():
+    reserved = hami_pod("r", "hami", HAMI_GPU, 40000, bound="", state={})
+    wants = sample.pod("w", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10000})
+    (view,) = (shown := found(HAMI_NODE, reserved, wants)).nodes
+    assert view.free_bytes == 6068 * MIB
+    assert [(each.pod.name, each.reason.value) for each in view.standing] == [("r", "reserved")]
+    assert [each.fits for each in shown.free_capacities] == [0]
+
+
+def test_a_node_of_several_systems_is_closed_and_counts_its_gpus_once():
+    annotations = {
+        **hami_register(HAMI_GPU, mib=46068),
+        **volcano_register(HAMI_GPU, amount=46068),
+    }
+    shown = found(
+        sample.node("mixed", {"nvidia.com/gpu": 10, "volcano.sh/vgpu-number": 10}, annotations),
+        sample.pod("w", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
+    )
+    assert [(each.system, each.gpus) for each in shown.free_capacities] == [("volcano", 1)]
+    (apart,) = shown.free_capacities[0].apart
+    assert (apart.reason.value, apart.names) == ("mixed_node", ("mixed",))
+    (view,) = shown.nodes
+    assert (view.systems, view.placement.closed.value) == (("volcano", "hami"), "mixed_node")
+
+
+def test_a_pod_that_cannot_be_read_closes_its_node():
+    dump = objects(HAMI_NODE)
+    broken = MalformedObject("Pod", PodRef("", "ml", "odd"), "spec.containers: no list", "hami")
+    shown = inventory(msgspec.structs.replace(dump, malformed=(broken,)), Units())
+    (view,) = shown.nodes
+    assert view.placement.closed.value == "unreadable"
+    assert "spec.containers" in view.detail
+    assert [apart.reason.value for apart in shown.free_capacities[0].apart] == ["unreadable"]
+
+
+def test_shares_on_an_unknown_gpu_make_what_is_free_an_upper_bound():
+    shares = [
+        sample.share_pod(name, "n", "0.4", size * GIB, gpuid="vgpu1")
+        for name, size in (("a", 1), ("b", 2))
+    ]
+    items = [each for share in shares for each in (share, sample.real_pod(share))]
+    shown = found(sample.kubeshare_node("n", 31), *items)
+    (view,) = shown.nodes
+    assert (view.maybe_held.memory_bytes, len(view.maybe_held.pods)) == (3 * GIB, 2)
+    (entry,) = view.ledger.devices
+    assert view.maybe_held_of(entry).memory_bytes == 3 * GIB
+    assert shown.free_capacities[0].maybe_held == view.maybe_held
+
+
+def test_a_pod_for_which_its_request_is_kept_free_makes_nothing_an_upper_bound():
+    lost = sample.volcano_pod("lost", "n", 77, 1000)
+    (view,) = found(sample.volcano_node("n", 1), lost).nodes
+    assert [each.pod.name for each in view.standing] == ["lost"]
+    assert (view.kept_bytes, view.maybe_held.memory_bytes) == (1000 * MIB, 0)
+
+
+def test_a_filter_changes_no_sum_of_a_node():
+    items = (
+        sample.volcano_node("n", 1),
+        sample.volcano_pod("a", "n", 1, 1000),
+        sample.volcano_pod("b", "n", 2, 2000),
+    )
+    whole = found(*items)
+    part = only_pods(whole, lambda pod: pod.name == "a")
+    (before,), (after,) = whole.nodes, part.nodes
+    assert len(after.ledger.devices) == 1
+    assert len(after.full_ledger.devices) == 2
+    assert (after.free_bytes, after.kept_bytes) == (before.free_bytes, before.kept_bytes)
+    assert available_bytes(after) == available_bytes(before)

@@ -199,10 +199,7 @@ class CachedNode:
                 unhealthy=self.unhealthy,
                 seen=self.seen,
                 parts=self._parts,
-            )
-            for detail in self.unreadable.values():
-                reason = PlacementReason.UNREADABLE
-                view = self._view = structs.replace(view, reason=reason, detail=detail)
+            ).with_unreadable(self.unreadable.values())
         return view
 
     def standing(self, now: float) -> tuple[StandingPod, ...]:

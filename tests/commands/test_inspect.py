@@ -328,11 +328,13 @@ def test_the_json_follows_its_documented_shape(dump):
 
 
 KEYS_OF_JSON = {
-    "nodes": "name known ready unschedulable schemes devices unplaced unitConfirmed",
+    "nodes": "name known ready unschedulable schemes devices unplaced unitConfirmed systems closed"
+    " closedDetail memoryFreeBytes memoryAvailableBytes memoryKeptBytes memoryMaybeHeldBytes"
+    " maybeHeldBy standing",
     "pending": "pod container scheme node reason explanation detail device since request podState",
     "conflicts": "node type explanation device pod container detail statements",
     "rooms": "scheme devices memoryBytes memoryHeldBytes memoryFreeBytes memoryUsableBytes fits"
-    " probe unavailable",
+    " probe unavailable system memoryKeptBytes memoryMaybeHeldBytes maybeHeldBy",
 }
 
 

@@ -5,10 +5,11 @@ nodes: why a container has no device, or none yet, and the part of the free capa
 shares of the usual size could use.
 """
 
-from vgpu.inventory.free_capacity import available_bytes, unavailable
+from vgpu.inventory.free_capacity import available_bytes, closed, unavailable
 from vgpu.inventory.model import (
     FreeCapacity,
     Inventory,
+    MaybeHeld,
     NodeView,
     Objects,
     Pending,
@@ -44,6 +45,7 @@ __all__ = [
     "DetectedSchemes",
     "FreeCapacity",
     "Inventory",
+    "MaybeHeld",
     "NodeDoubt",
     "NodeView",
     "Objects",
@@ -54,6 +56,7 @@ __all__ = [
     "Units",
     "WaitingReason",
     "available_bytes",
+    "closed",
     "detect_schemes",
     "doubt_notes",
     "doubts_of",

@@ -1,150 +1,227 @@
-"""The free capacity of each scheme's GPUs, and the part that further shares could use."""
+"""The free capacity of each sharing system's GPUs, and the part that further pods could use.
+
+A GPU counts for one system. Pods of systems that our scheduler places for are counted by their
+placement algorithm on the nodes as it finds them, so that there is room for as many as ``vgpu fit``
+answers and the scheduler binds; of other systems as many shares as the ledger's numbers leave room
+for.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from vgpu.inventory.model import (
+    CapacityProbes,
     FreeCapacity,
+    MaybeHeld,
     NodeView,
     Pending,
     Probe,
     UnavailableMemory,
     UnavailableReason,
 )
+from vgpu.kube.closed_nodes import ClosedReason, closed_to_new_pods
 from vgpu.ledger import DeviceEntry
 from vgpu.model.allocation import Request
-from vgpu.model.names import Scheme
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Pod
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
+from vgpu.placement.result import PlacementReason
 from vgpu.schemes.registry import registry
 
 _SHORT: Final = 12
 """Length of a UUID that identifies a GPU for people: GPU-8dcd427f."""
 
+_OF_CLOSED: Final = {
+    ClosedReason.NOT_READY: UnavailableReason.NOT_READY,
+    ClosedReason.CORDONED_NODE: UnavailableReason.CORDONED,
+}
 
-def free_capacities(
-    views: Sequence[NodeView], pending: Sequence[Pending]
-) -> Iterator[FreeCapacity]:
-    """The free capacity of each scheme's GPUs on these nodes, for all pending containers."""
-    for scheme in registry().schemes:
-        of_scheme = [view for view in views if scheme in registry().schemes_of(view.node)]
-        entries = [entry for view in of_scheme for entry in view.ledger.devices]
-        if not entries:
-            continue
-        probe = _probe(scheme, entries, pending)
-        capacity = FreeCapacity(
-            scheme,
-            gpus=len(entries),
-            memory_bytes=sum(entry.device.memory_bytes or 0 for entry in entries),
-            held_bytes=sum(entry.held.memory_bytes for entry in entries),
-            free_bytes=sum(
-                view.free_memory_bytes(entry) or 0
-                for view in of_scheme
-                for entry in view.ledger.devices
-            ),
-            probe=probe,
-            apart=tuple(_apart(of_scheme)),
-            kept_bytes=sum(view.kept_bytes for view in of_scheme),
-        )
-        if probe is not None:
-            schedulable = (
-                (view, entry)
-                for view in of_scheme
-                if view.node.ready and not view.node.unschedulable
-                for entry in view.ledger.devices
+_OF_PLACEMENT: Final = {
+    PlacementReason.MIXED_NODE: UnavailableReason.MIXED_NODE,
+    PlacementReason.UNREADABLE: UnavailableReason.UNREADABLE,
+}
+
+_OF_ONE_GPU: Final = frozenset({UnavailableReason.UNHEALTHY, UnavailableReason.CORDONED_GPU})
+
+_COMMON: Final = PodRef("", "", "")
+"""The pod with the most common share."""
+
+_Place = tuple[NodeView, DeviceEntry]
+
+
+def capacity_probes(
+    pending: Iterable[Pending], pods: Mapping[str, Pod], schemes: Sequence[SchedulerScheme]
+) -> CapacityProbes:
+    """The largest request without a node of each system; ``pods`` are by the UID on the node."""
+    waiting = [each for each in pending if not each.node and each.request is not None]
+    waiting.sort(key=_size_of, reverse=True)
+    largest: dict[str, Probe] = {}
+    for each in waiting:
+        pod, request = pods.get(each.pod.uid), each.request
+        demanded = None if pod is None else demand_of(pod, schemes)
+        system, demand = "", None
+        if isinstance(demanded, tuple):
+            system, demand = demanded[0].row.name, demanded[1]
+        elif (row := registry().of(each.scheme)) and not any(
+            scheme.row.scheme is each.scheme for scheme in schemes
+        ):
+            system = row.name
+        if system and request is not None and system not in largest:
+            largest[system] = Probe(
+                request.memory_bytes, request.memory_percent, request.cores_milli, each.pod, demand
             )
-            fitting = [_fitting(view, entry, probe) for view, entry in schedulable]
+    return CapacityProbes(largest, {scheme.row.name: scheme for scheme in schemes})
+
+
+def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterator[FreeCapacity]:
+    """The free capacity of each system's GPUs on these nodes."""
+    by_system: dict[str, list[_Place]] = {}
+    for view in views:
+        for entry in view.full_ledger.devices:
+            by_system.setdefault(view.system_of(entry), []).append((view, entry))
+    for row in registry().rows:
+        places = by_system.get(row.name)
+        if not places:
+            continue
+        of_nodes = {view.node.name: view for view, _ in places}
+        free = sum(view.free_memory_bytes(entry) or 0 for view, entry in places)
+        unknown = [each for view in of_nodes.values() for each in view.on_unknown_gpu]
+        capacity = FreeCapacity(
+            row.name,
+            row.scheme,
+            gpus=len(places),
+            memory_bytes=sum(entry.device.memory_bytes or 0 for _, entry in places),
+            held_bytes=sum(entry.held.memory_bytes for _, entry in places),
+            free_bytes=free,
+            apart=tuple(_apart(places)),
+            kept_bytes=sum(view.kept_of(entry).memory_bytes for view, entry in places),
+            maybe_held=MaybeHeld.of(unknown, free),
+        )
+        probe = probes.pending.get(row.name) or _common_share(row.scheme, places)
+        if probe is not None:
+            scheme = probes.schemes.get(row.name)
+            if scheme is None:
+                fits, usable = _count_shares(places, probe)
+            else:
+                fits, usable = _count_pods(of_nodes.values(), scheme, probe)
+            usable = min(usable, capacity.available_bytes)
             capacity = msgspec.structs.replace(
-                capacity,
-                fits=sum(count for count, _ in fitting),
-                usable_bytes=sum(usable for _, usable in fitting),
+                capacity, probe=probe, fits=fits, usable_bytes=usable
             )
         yield capacity
 
 
+def closed(view: NodeView) -> UnavailableReason | None:
+    """Why the node takes no new pod; None if it takes some."""
+    kept_off = closed_to_new_pods(view.node)
+    if kept_off is not None:
+        return _OF_CLOSED[kept_off.reason]
+    reason = view.placement.closed
+    return None if reason is None else _OF_PLACEMENT[reason]
+
+
 def unavailable(view: NodeView, entry: DeviceEntry) -> UnavailableReason | None:
     """Why no new share can have the free memory of this GPU; None if it can."""
-    if not view.node.ready:
-        return UnavailableReason.NOT_READY
-    if view.node.unschedulable:
-        return UnavailableReason.CORDONED
-    is_bad = not entry.device.healthy or entry.lost
-    return UnavailableReason.UNHEALTHY if is_bad else None
+    reason = closed(view)
+    if reason is not None:
+        return reason
+    if not entry.device.healthy or entry.lost:
+        return UnavailableReason.UNHEALTHY
+    used = view.in_use.get(entry.device.name)
+    return UnavailableReason.CORDONED_GPU if used is not None and used.cordoned else None
 
 
 def available_bytes(view: NodeView) -> int:
     """The free memory of a node that new shares can have."""
     return sum(
         view.free_memory_bytes(entry) or 0
-        for entry in view.ledger.devices
+        for entry in view.full_ledger.devices
         if unavailable(view, entry) is None
     )
 
 
-def _apart(views: Iterable[NodeView]) -> Iterator[UnavailableMemory]:
-    """Free memory of unhealthy GPUs, and of nodes that take no pods, each GPU once."""
+def _apart(places: Iterable[_Place]) -> Iterator[UnavailableMemory]:
+    """Free memory that no new share can have, each GPU once."""
     sums: dict[UnavailableReason, tuple[int, dict[str, None]]] = {}
-    for view in views:
-        for entry in view.ledger.devices:
-            reason = unavailable(view, entry)
-            free = view.free_memory_bytes(entry)
-            if reason is None or not free:
-                continue
-            memory, names = sums.get(reason, (0, {}))
-            name = view.node.name
-            if reason is UnavailableReason.UNHEALTHY:
-                name += f" {entry.device.name[:_SHORT]}"
-            sums[reason] = memory + free, {**names, name: None}
+    for view, entry in places:
+        reason = unavailable(view, entry)
+        free = view.free_memory_bytes(entry)
+        if reason is None or not free:
+            continue
+        memory, names = sums.get(reason, (0, {}))
+        name = view.node.name
+        if reason in _OF_ONE_GPU:
+            name += f" {entry.device.name[:_SHORT]}"
+        sums[reason] = memory + free, {**names, name: None}
     for reason in UnavailableReason:
         if reason in sums:
             yield UnavailableMemory(reason, sums[reason][0], tuple(sums[reason][1]))
 
 
-def _probe(
-    scheme: Scheme, entries: Iterable[DeviceEntry], pending: Iterable[Pending]
-) -> Probe | None:
-    """The largest request without a node, else the most common share (of equals the larger)."""
-    requests = [
-        (waiting.request, waiting.pod)
-        for waiting in pending
-        if waiting.scheme is scheme and not waiting.node and waiting.request is not None
-    ]
-    if requests:
-        request, pod = max(requests, key=lambda item: _size(item[0]))
-        return Probe(request.memory_bytes, request.memory_percent, request.cores_milli, pod)
+def _common_share(scheme: Scheme, places: Iterable[_Place]) -> Probe | None:
+    """The most common share (of equals the larger) of these GPUs; None if there is no share."""
+    of_nodes = {view.node.name: view.full_ledger.unplaced for view, _ in places}
+    holdings = (*(entry.holdings for _, entry in places), *of_nodes.values())
     shares = Counter(
         (holding.share.memory_bytes, holding.share.cores_milli or 0)
-        for entry in entries
-        for holding in entry.holdings
+        for own in holdings
+        for holding in own
         if holding.scheme is scheme and holding.share.memory_bytes
     )
     if not shares:
         return None
     (memory, cores), _ = max(shares.items(), key=lambda item: (item[1], item[0]))
-    return Probe(memory, None, cores)
+    demand = PodDemand(_COMMON, (Request("", 1, memory, cores_milli=cores),))
+    return Probe(memory, None, cores, demand=demand)
 
 
-def _size(request: Request) -> tuple[int, int, int, int]:
+def _size_of(pending: Pending) -> tuple[int, int, int, int]:
     """The order of requests: a whole GPU is more than a part of it, a part more than any bytes."""
+    request = pending.request or Request("", 0, 0)
     whole = request.memory_bytes is None and request.memory_percent is None
     return whole, request.memory_percent or 0, request.memory_bytes or 0, request.cores_milli
 
 
-def _fitting(view: NodeView, entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
-    """The number of such shares that still fit on the GPU, and their bytes."""
-    device, free = entry.device, view.free_memory_bytes(entry)
-    if not device.healthy or entry.lost or free is None or device.memory_bytes is None:
+def _count_pods(
+    views: Iterable[NodeView], scheme: SchedulerScheme, probe: Probe
+) -> tuple[int, int]:
+    """The number of pods that the nodes take one after another, and their memory."""
+    if probe.demand is None:
         return 0, 0
-    if probe.memory_bytes is not None:
-        memory = probe.memory_bytes
-    else:
-        memory = device.memory_bytes * (probe.memory_percent or 100) // 100
-    bounds = [free // memory] if memory else []
-    if probe.cores_milli:
-        bounds.append(view.free_cores_milli(entry) // probe.cores_milli)
-    if device.slots is not None:
-        used = entry.held.slots + view.kept_of(entry).slots
-        bounds.append(max(0, device.slots - used))
-    count = min(bounds, default=0)
-    return count, count * memory
+    counter = PodCounter(scheme.dialect, probe.demand, MOST_ON_NODE)
+    pods = memory = 0
+    for view in views:
+        found = view.placement.view
+        if found is None or view.placement.system != scheme.row.name or closed(view) is not None:
+            continue
+        counted = counter.count(found.candidate)
+        pods += counted.pods
+        memory += counted.memory_bytes
+    return pods, memory
+
+
+def _count_shares(places: Iterable[_Place], probe: Probe) -> tuple[int, int]:
+    """The number of such shares for which the ledger's numbers leave room, and their bytes."""
+    fits = usable = 0
+    for view, entry in places:
+        device, free = entry.device, view.free_memory_bytes(entry)
+        if unavailable(view, entry) is not None or free is None or device.memory_bytes is None:
+            continue
+        if probe.memory_bytes is not None:
+            memory = probe.memory_bytes
+        else:
+            memory = device.memory_bytes * (probe.memory_percent or 100) // 100
+        bounds = [free // memory] if memory else []
+        if probe.cores_milli:
+            bounds.append(view.free_cores_milli(entry) // probe.cores_milli)
+        if device.slots is not None:
+            bounds.append(max(0, device.slots - entry.held.slots))
+        count = min(bounds, default=0)
+        fits += count
+        usable += count * memory
+    return fits, usable

@@ -1,13 +1,14 @@
 """The values of an inventory: the cluster's objects, and what a person is shown."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
 from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.ledger import DeviceEntry, Ledger
+from vgpu.ledger import DeviceEntry, Holding, Ledger
 from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.allocation import Request
@@ -15,7 +16,12 @@ from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import MalformedObject, Node, Pod
 from vgpu.model.reasons import Explained
 from vgpu.model.units import MIB
-from vgpu.schemes.registry import UnitBytes
+from vgpu.placement.candidate import PodDemand, UsedGpu
+from vgpu.placement.cluster_views import ViewedNode
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import StandingPod
+from vgpu.placement.result import PlacementReason
+from vgpu.schemes.registry import UnitBytes, registry
 
 
 class Objects(msgspec.Struct, frozen=True):
@@ -100,12 +106,52 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     request: Request | None = None
 
 
-class NodeView(msgspec.Struct, frozen=True, gc=False):
-    """A node, the schemes that share its GPUs, and its ledger.
+class MaybeHeld(msgspec.Struct, frozen=True, gc=False):
+    """The part of an amount of free memory that pods on an unknown GPU may hold."""
 
-    ``known`` is False if only pods name the node; ``unit_confirmed`` is False if its data
-    contradicts the unit of memory in force, so that all its sizes may be wrong. ``kept`` is what is
-    kept free of GPUs for bound pods whose GPUs are not known, by the GPU's name.
+    memory_bytes: int = 0
+    pods: tuple[PodRef, ...] = ()
+
+    @classmethod
+    def of(cls, holdings: Iterable[Holding], free_bytes: int) -> "MaybeHeld":
+        """Of these holdings; a share of unknown size may be all that is free.
+
+        A device of a ResourceClaim without a size may be no GPU at all, and is left out.
+        """
+        amounts: list[int] = []
+        pods: dict[PodRef, None] = {}
+        for holding in holdings:
+            memory = holding.share.memory_bytes
+            if memory == 0 or (memory is None and holding.resource_claim_shares):
+                continue
+            amounts.append(free_bytes if memory is None else memory)
+            pods[holding.pod] = None
+        most = min(free_bytes, sum(amounts))
+        return cls(most, tuple(pods)) if most else NOT_HELD
+
+
+NOT_HELD: Final = MaybeHeld()
+
+
+class NodeView(msgspec.Struct, frozen=True, gc=False):
+    """A node, the schemes that share its GPUs, its ledger, and its GPUs as placements find them.
+
+        free(g) = capacity(g) - max(held(g) in the ledger, in use(g) for placements)
+
+    The difference is kept free: for pods whose GPUs are not known, and for what another scheduler
+    has reserved. Without a view of placements it is what the ledger has.
+
+    Attributes:
+        node, schemes, ledger: the node; its pods may be those that a filter chooses.
+        known: False if only pods name the node.
+        unit_confirmed: False if its data contradicts the unit of memory in force, so that all its
+            sizes may be wrong.
+        placement: the node as placements find it.
+        in_use: its GPUs as placements find them, by each of their names.
+        systems: the names of the sharing systems whose GPUs it has registered.
+        of_other_systems: the system of each GPU that is not of the first of these, by its name; ""
+            is none.
+        whole: the ledger of all pods, if ``ledger`` has only some.
     """
 
     node: Node
@@ -113,11 +159,43 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     ledger: Ledger
     known: bool = True
     unit_confirmed: bool = True
-    kept: Mapping[str, HoldingSum] = {}
+    placement: ViewedNode = ViewedNode(PlacementReason.NO_GPUS)
+    in_use: Mapping[str, UsedGpu] = {}
+    systems: tuple[str, ...] = ()
+    of_other_systems: Mapping[str, str] = {}
+    whole: Ledger | None = None
+
+    @property
+    def full_ledger(self) -> Ledger:
+        """The ledger of all pods, whatever a filter chooses."""
+        return self.ledger if self.whole is None else self.whole
+
+    @property
+    def standing(self) -> tuple[StandingPod, ...]:
+        """The pods that stand in the way of others, by name."""
+        return () if self.placement.view is None else self.placement.view.standing
+
+    @property
+    def detail(self) -> str:
+        """What exactly closes the node, for people; "" where the reason is enough."""
+        view = self.placement.view
+        return "" if view is None or view.reason is None else view.detail
+
+    def system_of(self, entry: DeviceEntry) -> str:
+        """The sharing system in whose sums the GPU counts; "" if no system has registered it."""
+        first = self.systems[0] if self.systems else ""
+        return self.of_other_systems.get(entry.device.name, first)
 
     def kept_of(self, entry: DeviceEntry) -> HoldingSum:
-        """What is kept free of the GPU for pods whose GPUs are not known."""
-        return self.kept.get(entry.device.name, HoldingSum())
+        """What placements find in use of the GPU beside what the ledger has held."""
+        used, held = self.in_use.get(entry.device.name), entry.held
+        if used is None:
+            return HoldingSum()
+        return HoldingSum(
+            max(0, used.memory_bytes - held.memory_bytes),
+            max(0, used.cores_milli - held.cores_milli),
+            max(0, used.users - held.slots),
+        )
 
     def free_memory_bytes(self, entry: DeviceEntry) -> int | None:
         """The memory that new shares can have, never below 0; None if the GPU's is unknown."""
@@ -129,25 +207,83 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         return max(0, entry.free_cores_milli - self.kept_of(entry).cores_milli)
 
     @property
+    def free_bytes(self) -> int:
+        """The memory that is neither held nor kept free, of all GPUs."""
+        return sum(self.free_memory_bytes(entry) or 0 for entry in self.full_ledger.devices)
+
+    @property
     def kept_bytes(self) -> int:
-        """The memory that is kept free for pods whose GPUs are not known."""
-        return sum(kept.memory_bytes for kept in self.kept.values())
+        """The memory that is kept free, of all GPUs."""
+        return sum(self.kept_of(entry).memory_bytes for entry in self.full_ledger.devices)
+
+    # ------------------------------------------------------------ what is on an unknown GPU
+
+    @property
+    def on_unknown_gpu(self) -> tuple[Holding, ...]:
+        """The holdings on no known GPU for which nothing is kept free."""
+        if not self.full_ledger.unplaced:
+            return ()
+        kept = {(each.pod.namespace, each.pod.name) for each in self.standing}
+        return tuple(
+            holding
+            for holding in self.full_ledger.unplaced
+            if (holding.pod.namespace, holding.pod.name) not in kept
+        )
+
+    @property
+    def maybe_held(self) -> MaybeHeld:
+        """How much of the free memory pods may hold, whose GPU is not known."""
+        return MaybeHeld.of(self.on_unknown_gpu, self.free_bytes)
+
+    def maybe_held_of(self, entry: DeviceEntry) -> MaybeHeld:
+        """How much of the free memory of a GPU pods may hold, whose GPU is not known."""
+        unknown = self.on_unknown_gpu
+        if not unknown:
+            return NOT_HELD
+        own, registered = self._scheme_of(entry), self._registered_schemes()
+        may = [each for each in unknown if each.scheme not in registered or each.scheme is own]
+        return MaybeHeld.of(may, self.free_memory_bytes(entry) or 0)
+
+    def _scheme_of(self, entry: DeviceEntry) -> Scheme | None:
+        return registry().schemes_by_name.get(self.system_of(entry))
+
+    def _registered_schemes(self) -> frozenset[Scheme]:
+        by_name = registry().schemes_by_name
+        return frozenset(by_name[name] for name in self.systems)
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):
-    """The share whose further fits are counted.
+    """The pod whose further fits are counted.
 
     Attributes:
         memory_bytes: of one GPU; None with ``memory_percent`` None is all that the GPU has.
         memory_percent: of the GPU's memory, in place of bytes.
         cores_milli: thousandths of one GPU's cores.
         pending: the pod of the largest pending request, or None for the most common share.
+        demand: all that the pod requests; None where no placement algorithm is known.
     """
 
     memory_bytes: int | None
     memory_percent: int | None
     cores_milli: int
     pending: PodRef | None = None
+    demand: PodDemand | None = None
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """What the pod requests, by container."""
+        if self.demand is not None:
+            return self.demand.requests
+        return (
+            Request("", 1, self.memory_bytes, self.memory_percent, cores_milli=self.cores_milli),
+        )
+
+
+class CapacityProbes(msgspec.Struct, frozen=True):
+    """The largest request that waits without a node, and the placement algorithm, by system."""
+
+    pending: Mapping[str, Probe] = {}
+    schemes: Mapping[str, SchedulerScheme] = {}
 
 
 class UnavailableReason(Explained):
@@ -156,6 +292,9 @@ class UnavailableReason(Explained):
     UNHEALTHY = "unhealthy", "on unhealthy GPUs"
     NOT_READY = "not_ready", "on nodes that are not ready"
     CORDONED = "cordoned", "on cordoned nodes"
+    CORDONED_GPU = "cordoned_gpu", "on cordoned GPUs"
+    MIXED_NODE = "mixed_node", "on nodes with GPUs of several sharing systems"
+    UNREADABLE = "unreadable", "on nodes whose GPUs, or what their pods hold, cannot be read"
 
 
 class UnavailableMemory(msgspec.Struct, frozen=True, gc=False):
@@ -170,18 +309,21 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     """The free capacity of one scheme's GPUs, and its usable part.
 
     Attributes:
-        scheme: the scheme that shares the GPUs.
-        gpus: number of GPUs.
+        system: the name of the sharing system.
+        scheme: its scheme.
+        gpus: number of GPUs, each of which counts for one system.
         memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is neither held nor kept
             free for pods whose GPUs are not known.
-        probe: the share that is counted; None if nothing waits and nothing is allocated.
-        fits: number of further such shares that fit, counted on each GPU.
-        usable_bytes: memory of these shares together. Nothing fits on GPUs that are unhealthy, of
-            nodes that are not ready or cordoned, or without free cores or slots.
+        probe: the pod that is counted; None if nothing waits and nothing is allocated.
+        fits: number of further such pods that fit, each node by itself, as the scheduler places
+            them.
+        usable_bytes: memory of these pods together.
         apart: the parts of the free memory that no new share can have.
         kept_bytes: memory that is kept free for pods whose GPUs are not known.
+        maybe_held: the part of the free memory that pods on an unknown GPU may hold.
     """
 
+    system: str
     scheme: Scheme
     gpus: int
     memory_bytes: int
@@ -192,6 +334,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     usable_bytes: int = 0
     apart: tuple[UnavailableMemory, ...] = ()
     kept_bytes: int = 0
+    maybe_held: MaybeHeld = NOT_HELD
 
     @property
     def available_bytes(self) -> int:
@@ -210,6 +353,7 @@ class Inventory(msgspec.Struct, frozen=True):
         pods: the pods of holdings and of pending containers, by the UID on the node.
         nvidia: the devices and pods of NVIDIA's own device plugin, by node and resource.
         others: the pods of other GPU schedulers, whose shares are not read.
+        probes: what the free capacity is counted for.
     """
 
     nodes: tuple[NodeView, ...]
@@ -219,6 +363,7 @@ class Inventory(msgspec.Struct, frozen=True):
     pods: Mapping[str, Pod] = {}
     nvidia: tuple[NvidiaDevices, ...] = ()
     others: tuple[OtherPod, ...] = ()
+    probes: CapacityProbes = CapacityProbes()
 
     def state(self, pod: PodRef, container: str) -> PodState | None:
         """The state of a container's pod; None if the API server does not have the pod."""

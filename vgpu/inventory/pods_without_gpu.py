@@ -1,39 +1,13 @@
-"""What is kept free of GPUs for bound pods of which no GPU is known, as the scheduler does it.
+"""The bound pods of which not all GPUs are known, by the ledger and what counts of their claims."""
 
-The scheduler, ``vgpu fit`` and the inventory have one rule
-(:mod:`vgpu.placement.pods_without_gpu`):
-
-    free(g) = capacity(g) - held(g) - kept(g)      for each GPU g
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator
 
 from vgpu.ledger import DeviceEntry, Ledger
-from vgpu.ledger.entries import HoldingSum
 from vgpu.model.allocation import Device
 from vgpu.model.objects import Node, Pod, holds_devices
-from vgpu.placement.candidate import UsedGpu
-from vgpu.placement.pods_without_gpu import PodWithoutGpu, kept_free, pod_without_gpu
+from vgpu.placement.pods_without_gpu import PodWithoutGpu, pod_without_gpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import counted_claim
-
-NOTHING_KEPT: Final[Mapping[str, HoldingSum]] = {}
-
-_NEVER_SEEN: Final[Mapping[str, float]] = {}
-
-
-def kept_on_node(
-    node: Node, ledger: Ledger, pods: Iterable[Pod], codecs: Iterable[SchemeCodec], now: float
-) -> Mapping[str, HoldingSum]:
-    """What is kept free of each GPU of the node, by the GPU's name in the ledger.
-
-    ``pods`` are those that are bound to the node, ``now`` is in unix seconds.
-    """
-    kept: dict[str, HoldingSum] = {}
-    for codec, own, lacking in pods_without_gpu(node, ledger, pods, codecs):
-        kept |= _kept_of(codec, own, lacking, now)
-    return kept or NOTHING_KEPT
 
 
 def pods_without_gpu(
@@ -63,26 +37,6 @@ def pods_without_gpu(
         ]
         if lacking:
             yield codec, own, lacking
-
-
-def _kept_of(
-    codec: SchemeCodec, own: Sequence[DeviceEntry], lacking: Iterable[PodWithoutGpu], now: float
-) -> Mapping[str, HoldingSum]:
-    """What is kept free of the GPUs of one sharing system."""
-    before = [
-        UsedGpu(entry.device, entry.held.slots, entry.held.memory_bytes, entry.held.cores_milli)
-        for entry in own
-    ]
-    after, _ = kept_free(before, lacking, now, _NEVER_SEEN, codec.unit_bytes)
-    return {
-        gpu.device.name: HoldingSum(
-            gpu.memory_bytes - held.memory_bytes,
-            gpu.cores_milli - held.cores_milli,
-            gpu.users - held.users,
-        )
-        for held, gpu in zip(before, after, strict=True)
-        if gpu != held
-    }
 
 
 def _registered(codec: SchemeCodec, node: Node) -> tuple[Device, ...]:

@@ -5,30 +5,31 @@ become the inventory. Pure.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.inventory.free_capacity import available_bytes, free_capacities
+from vgpu.inventory.free_capacity import available_bytes, capacity_probes, free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.pending import pending_containers
-from vgpu.inventory.pods_without_gpu import kept_on_node
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.ledger import Conflict
+from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import ClusterLedgers, cluster
-from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
-from vgpu.schemes.codec import SchemeCodec
+from vgpu.placement.cluster_views import ViewedNode, cluster_views
+from vgpu.placement.dialects import scheduler_schemes
+from vgpu.placement.result import PlacementReason
+from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
 
 
@@ -62,6 +63,8 @@ def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     return DetectedSchemes(pods, codecs, nvidia, unit_bytes, notes)
 
 
+_NOT_PLACED: Final = ViewedNode(PlacementReason.NO_GPUS)
+
 _NAMED: Final = 3
 """Number of malformed objects that a note names."""
 
@@ -75,8 +78,20 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
     ledgers = cluster(
         objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy, objects.resource_claims
     )
-    views = tuple(sorted(_views(objects, ledgers), key=lambda view: view.node.name))
-    views = _with_kept(views, schemes, as_of)
+    placing = scheduler_schemes(schemes.unit_bytes)
+    placements = cluster_views(
+        placing,
+        objects.nodes,
+        objects.pods,
+        now=as_of,
+        malformed=objects.malformed,
+        unhealthy=objects.unhealthy,
+    )
+    views = tuple(
+        sorted(
+            _views(objects, ledgers, placements, schemes.codecs), key=lambda view: view.node.name
+        )
+    )
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
     doubts = _doubts(views, schemes)
     doubtful = {doubt.node for doubt in doubts}
@@ -85,39 +100,19 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         for view in views
     )
     notes = [*_malformed_note(objects.malformed), *schemes.notes, *doubt_notes(doubts)]
-    rooms = tuple(free_capacities(views, pending))
+    probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing)
+    capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
     return Inventory(
         views,
         pending,
-        rooms,
+        capacities,
         tuple(notes),
         pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
         nvidia_devices(objects.nodes, nvidia),
         other_pods(objects.pods),
+        probes,
     )
-
-
-def _with_kept(
-    views: Sequence[NodeView], schemes: DetectedSchemes, as_of: float
-) -> tuple[NodeView, ...]:
-    """The nodes, with what is kept free on each for pods whose GPUs are not known."""
-    pods: dict[str, list[Pod]] = {}
-    for pod in schemes.pods:
-        if pod.node:
-            pods.setdefault(pod.node, []).append(pod)
-    return tuple(
-        view
-        if not (kept := _kept(view, pods.get(view.node.name, ()), schemes, as_of))
-        else msgspec.structs.replace(view, kept=kept)
-        for view in views
-    )
-
-
-def _kept(
-    view: NodeView, pods: Sequence[Pod], schemes: DetectedSchemes, as_of: float
-) -> Mapping[str, HoldingSum]:
-    return kept_on_node(view.node, view.ledger, pods, schemes.codecs, as_of)
 
 
 def _doubts(views: Iterable[NodeView], schemes: DetectedSchemes) -> tuple[NodeDoubt, ...]:
@@ -136,7 +131,12 @@ def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:
         yield f"malformed objects, whose shares are not counted: {len(malformed)}: {names}{more}"
 
 
-def _views(objects: Objects, ledgers: ClusterLedgers) -> Iterator[NodeView]:
+def _views(
+    objects: Objects,
+    ledgers: ClusterLedgers,
+    placements: Mapping[str, ViewedNode],
+    codecs: Sequence[SchemeCodec],
+) -> Iterator[NodeView]:
     known = {node.name: node for node in objects.nodes}
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
@@ -150,7 +150,41 @@ def _views(objects: Objects, ledgers: ClusterLedgers) -> Iterator[NodeView]:
         if ledger.devices or schemes:
             known_schemes = (*registry().schemes, Scheme.NONE)
             ordered = tuple(scheme for scheme in known_schemes if scheme in schemes)
-            yield NodeView(node, ordered, ledger, known=name in known)
+            systems = tuple(row.name for row in registry().rows if row.has_devices(node))
+            placement = placements.get(name, _NOT_PLACED)
+            yield NodeView(
+                node,
+                ordered,
+                ledger,
+                known=name in known,
+                placement=placement,
+                in_use=placement.in_use,
+                systems=systems,
+                of_other_systems=_of_other_systems(node, ledger, systems, schemes, codecs),
+            )
+
+
+def _of_other_systems(
+    node: Node,
+    ledger: Ledger,
+    systems: Sequence[str],
+    schemes: Collection[Scheme],
+    codecs: Iterable[SchemeCodec],
+) -> Mapping[str, str]:
+    """The system of each GPU that is not of the first one, "" if no system has registered it."""
+    if len(systems) + (Scheme.DRA in schemes) < 2:  # two systems
+        return {}
+    own: dict[str, str] = {}
+    by_name = {codec.name: codec for codec in codecs}
+    for system in systems:
+        try:
+            devices = by_name[system].devices(node) if system in by_name else ()
+        except ClaimError:
+            continue
+        for device in devices:
+            own |= {name: system for name in device.names if name not in own}
+    names = (entry.device.name for entry in ledger.devices)
+    return {name: own.get(name, "") for name in names if own.get(name, "") not in systems[:1]}
 
 
 def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
@@ -169,7 +203,7 @@ def only_node(whole: Inventory, name: str) -> Inventory:
     """The part about one node; its free capacity is counted for all pending containers."""
     views = tuple(view for view in whole.nodes if view.node.name == name)
     pending = tuple(waiting for waiting in whole.pending if waiting.node == name)
-    capacities = tuple(free_capacities(views, whole.pending))
+    capacities = tuple(free_capacities(views, whole.probes))
     return msgspec.structs.replace(
         whole,
         nodes=views,
@@ -249,6 +283,7 @@ def _of_pods(view: NodeView, chooses: ChoosesPod) -> NodeView:
     )
     return replace(
         view,
+        whole=view.full_ledger,
         ledger=replace(
             ledger,
             devices=tuple(entry for entry in entries if entry.holdings),
@@ -264,7 +299,7 @@ def _is_of(conflict: Conflict, chooses: ChoosesPod) -> bool:
 
 
 def _held(view: NodeView) -> int:
-    return sum(entry.held.memory_bytes for entry in view.ledger.devices)
+    return sum(entry.held.memory_bytes for entry in view.full_ledger.devices)
 
 
 SORTS: Final[Mapping[str, Callable[[NodeView], Any]]] = {

@@ -118,6 +118,13 @@ class CandidateView(msgspec.Struct, frozen=True, gc=False):
             each.reason is StandingReason.CLAIM_UNREADABLE for each in self.standing
         )
 
+    def with_unreadable(self, pods: Iterable[str]) -> "CandidateView":
+        """The view of a node with pods that cannot be read at all; ``pods`` are texts of them."""
+        view = self
+        for detail in pods:
+            view = structs.replace(self, reason=PlacementReason.UNREADABLE, detail=detail)
+        return view
+
     @property
     def standing_reason(self) -> PlacementReason | None:
         """The reason why pods in the way refuse another; None if there are no such pods."""

@@ -9,6 +9,9 @@ from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import PlacementDialect
 from vgpu.placement.result import PlacementRefusal
 
+MOST_ON_NODE: Final = 10_000
+"""Maximum number of pods that are counted on a node."""
+
 _ANY: Final = "any"
 """In place of the UUIDs of GPUs that are alike."""
 
@@ -20,11 +23,13 @@ class PodCount(msgspec.Struct, frozen=True):
         pods: their number.
         shares: number of their shares on each GPU, in the order of the node's GPUs.
         refusal: why the node takes no more; None if the count ended at its maximum.
+        memory_bytes: the memory of all shares.
     """
 
     pods: int
     shares: tuple[int, ...]
     refusal: PlacementRefusal | None = None
+    memory_bytes: int = 0
 
 
 def count_pods(
@@ -40,8 +45,10 @@ def count_pods(
             break
         gpus = result.gpus
         pods += 1
-    added = (after.users - before.users for before, after in zip(node.gpus, gpus, strict=True))
-    return PodCount(pods, tuple(added), refusal)
+    changes = list(zip(node.gpus, gpus, strict=True))
+    shares = tuple(after.users - before.users for before, after in changes)
+    memory = sum(after.memory_bytes - before.memory_bytes for before, after in changes)
+    return PodCount(pods, shares, refusal, memory)
 
 
 class PodCounter:
@@ -62,12 +69,12 @@ class PodCounter:
         """The pods that the node takes."""
         if sum(request.count for request in self._demand.requests) != 1:
             return self._count(node)
-        by_gpu = [
-            self._count(CandidateNode(node.name, (gpu,), node.mode)).pods for gpu in node.gpus
-        ]
-        if not any(by_gpu):
+        by_gpu = [self._count(CandidateNode(node.name, (gpu,), node.mode)) for gpu in node.gpus]
+        shares = tuple(counted.pods for counted in by_gpu)
+        if not any(shares):
             return self._count(node)  # with the refusal of the whole node
-        return PodCount(sum(by_gpu), tuple(by_gpu))
+        memory = sum(counted.memory_bytes for counted in by_gpu)
+        return PodCount(sum(shares), shares, memory_bytes=memory)
 
     def _count(self, node: CandidateNode) -> PodCount:
         wishes = self._demand.wishes

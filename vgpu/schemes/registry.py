@@ -62,6 +62,11 @@ class SchemeRegistry:
         return tuple(dict.fromkeys(row.scheme for row in self.rows))
 
     @cached_property
+    def schemes_by_name(self) -> Mapping[str, Scheme]:
+        """The scheme of each row, by the name of the row."""
+        return {row.name: row.scheme for row in self.rows}
+
+    @cached_property
     def served(self) -> tuple[Scheme, ...]:
         """Those whose pods the device plugin serves."""
         return tuple(dict.fromkeys(row.scheme for row in self.rows if row.adapter))

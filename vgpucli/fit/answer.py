@@ -17,13 +17,10 @@ from vgpu.model.allocation import Device, effective_shares
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.pod_count import PodCounter
+from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpucli.fit.model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
 from vgpucli.prediction import SchedulingSimulation
-
-MOST_ON_NODE: Final = 10_000
-"""Maximum number of pods that are counted on a node."""
 
 MOST_PLACED: Final = 1_000
 """Maximum number of pods that are placed one after another."""

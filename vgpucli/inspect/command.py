@@ -78,11 +78,11 @@ How to read it:
 
 \b
 Free capacity: free memory is of no use where it is fragmented over GPUs in parts that are too
-small, or where cores or shares have run out. For each scheme, the command counts on each GPU how
-many more of one share fit: of the largest request that waits for a node, or, without one, of the
-most common share (of equally common ones the largest). The memory of these shares is the usable
-part of the free memory. Unhealthy GPUs, and GPUs of nodes that are cordoned or not ready, have no
-usable memory.
+small, or where cores or shares have run out. For each sharing system, the command counts how many
+more of one pod fit, as 'vgpu fit' does: of the pod with the largest request that waits for a
+node, or, without one, of one with the most common share (of equally common ones the largest). The
+memory of these pods is the usable part of the free memory. Unhealthy and cordoned GPUs, and GPUs
+of nodes that are cordoned, not ready, of several systems or unreadable, have no usable memory.
 
 \b
 Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wrong flags.

@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, Probe
+from vgpu.inventory import (
+    FreeCapacity,
+    Inventory,
+    NodeView,
+    Pending,
+    Probe,
+    available_bytes,
+    closed,
+)
 from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.pod_state import PodState
@@ -73,8 +81,20 @@ class HoldingDocument(_Document, frozen=True):
     resource_claims: list[ResourceClaimDocument]
 
 
+class StandingDocument(_Document, frozen=True):
+    """A pod that stands in the way of others on a node."""
+
+    pod: PodName
+    reason: str
+    explanation: str
+
+
 class DeviceDocument(_Document, frozen=True):
-    """A device and its holdings; free is what is neither held nor kept free for other pods."""
+    """A device and its holdings; free is what is neither held nor kept free for other pods.
+
+    ``memoryMaybeHeldBytes`` of the free memory pods may hold, whose GPU is not known; ``system`` is
+    "" if no sharing system has registered the device.
+    """
 
     name: str
     uuid: str
@@ -90,12 +110,18 @@ class DeviceDocument(_Document, frozen=True):
     shares: int | None
     shares_held: int
     holdings: list[HoldingDocument]
+    system: str
+    memory_kept_bytes: int
+    memory_maybe_held_bytes: int
 
 
 class NodeDocument(_Document, frozen=True):
     """A node; ``known`` is false if only pods name it, and the API server does not have it.
 
     ``unit_confirmed`` is false if all sizes may be wrong, by a unit that its data contradicts.
+    ``closed`` is why it takes no new pod, "" if it does. The amounts are of all pods and GPUs,
+    whatever a filter shows; ``available`` is what of the free memory new shares can have, and
+    ``maybeHeld`` what pods may hold of it, whose GPU is not known.
     """
 
     name: str
@@ -106,6 +132,15 @@ class NodeDocument(_Document, frozen=True):
     devices: list[DeviceDocument]
     unplaced: list[HoldingDocument]
     unit_confirmed: bool
+    systems: list[str]
+    closed: str
+    closed_detail: str
+    memory_free_bytes: int
+    memory_available_bytes: int
+    memory_kept_bytes: int
+    memory_maybe_held_bytes: int
+    maybe_held_by: list[PodName]
+    standing: list[StandingDocument]
 
 
 class RequestDocument(_Document, frozen=True):
@@ -157,12 +192,16 @@ class ConflictDocument(_Document, frozen=True):
 
 
 class ProbeDocument(_Document, frozen=True):
-    """The share whose fits are counted; ``pendingPod`` is null for the most common share."""
+    """The pod whose fits are counted; ``pendingPod`` is null for the most common share.
+
+    The amounts are those of its largest request, ``requests`` are all.
+    """
 
     memory_bytes: int | None
     memory_percent: int | None
     cores_milli: int
     pending_pod: PodName | None
+    requests: list[RequestDocument]
 
 
 class UnavailableDocument(_Document, frozen=True):
@@ -174,7 +213,7 @@ class UnavailableDocument(_Document, frozen=True):
 
 
 class FreeCapacityDocument(_Document, frozen=True):
-    """The free capacity of one scheme's devices."""
+    """The free capacity of one sharing system's devices; each device counts for one system."""
 
     scheme: str
     devices: int
@@ -185,6 +224,10 @@ class FreeCapacityDocument(_Document, frozen=True):
     fits: int | None
     probe: ProbeDocument | None
     unavailable: list[UnavailableDocument]
+    system: str
+    memory_kept_bytes: int
+    memory_maybe_held_bytes: int
+    maybe_held_by: list[PodName]
 
 
 class NvidiaHolderDocument(_Document, frozen=True):
@@ -274,6 +317,18 @@ def _node(view: NodeView, whole: Inventory) -> NodeDocument:
         devices=[_device(view, entry, whole) for entry in view.ledger.devices],
         unplaced=_holdings(view.ledger.unplaced, whole),
         unit_confirmed=view.unit_confirmed,
+        systems=list(view.systems),
+        closed=reason.value if (reason := closed(view)) else "",
+        closed_detail=view.detail,
+        memory_free_bytes=view.free_bytes,
+        memory_available_bytes=available_bytes(view),
+        memory_kept_bytes=view.kept_bytes,
+        memory_maybe_held_bytes=view.maybe_held.memory_bytes,
+        maybe_held_by=[_pod(pod) for pod in view.maybe_held.pods],
+        standing=[
+            StandingDocument(_pod(each.pod), each.reason.value, each.reason.explanation)
+            for each in view.standing
+        ],
     )
 
 
@@ -294,6 +349,9 @@ def _device(view: NodeView, entry: DeviceEntry, whole: Inventory) -> DeviceDocum
         shares=device.slots,
         shares_held=entry.held.slots,
         holdings=_holdings(entry.holdings, whole),
+        system=view.system_of(entry),
+        memory_kept_bytes=view.kept_of(entry).memory_bytes,
+        memory_maybe_held_bytes=view.maybe_held_of(entry).memory_bytes,
     )
 
 
@@ -402,12 +460,17 @@ def _free_capacity(free: FreeCapacity) -> FreeCapacityDocument:
             UnavailableDocument(apart.reason.value, apart.memory_bytes, list(apart.names))
             for apart in free.apart
         ],
+        system=free.system,
+        memory_kept_bytes=free.kept_bytes,
+        memory_maybe_held_bytes=free.maybe_held.memory_bytes,
+        maybe_held_by=[_pod(pod) for pod in free.maybe_held.pods],
     )
 
 
 def _probe(probe: Probe) -> ProbeDocument:
     pod = None if probe.pending is None else _pod(probe.pending)
-    return ProbeDocument(probe.memory_bytes, probe.memory_percent, probe.cores_milli, pod)
+    requests = [_request(request) for request in probe.requests]
+    return ProbeDocument(probe.memory_bytes, probe.memory_percent, probe.cores_milli, pod, requests)
 
 
 def _nvidia(of_node: NvidiaDevices) -> NvidiaDocument:

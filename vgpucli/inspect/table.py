@@ -15,6 +15,7 @@ from rich.style import Style
 from vgpu.inventory import (
     FreeCapacity,
     Inventory,
+    MaybeHeld,
     NodeView,
     Pending,
     UnavailableMemory,
@@ -41,7 +42,7 @@ from vgpu.program.terminal import (
 from vgpu.schemes.registry import registry
 from vgpucli.inspect.pod_lines import is_stuck, nvidia_lines, other_lines, state_text, who
 
-KEPT_FREE: Final = "kept free for bound pods whose GPUs are not known"
+KEPT_FREE: Final = "kept free for pods that stand in the way"
 """Memory that no new share can have, since the kubelet may have allocated it."""
 
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
@@ -223,11 +224,12 @@ class _Table(msgspec.Struct, frozen=True):
         entries = view.ledger.devices
         head: list[Piece] = [(view.node.name, BOLD)]
         facts = [", ".join(view.schemes)]
-        facts.append(count(len(entries), "GPU"))
-        if any(entry.free_memory_bytes is not None for entry in entries):
+        facts.append(count(len(view.full_ledger.devices), "GPU"))
+        if any(entry.free_memory_bytes is not None for entry in view.full_ledger.devices):
             free = available_bytes(view)
-            apart = sum(view.free_memory_bytes(entry) or 0 for entry in entries) - free
-            facts += [f"{rounded_size(free)} free"] if free or not apart else []
+            apart = view.free_bytes - free
+            maybe_held = maybe_held_text(view.maybe_held)
+            facts += [f"{rounded_size(free)} free{maybe_held}"] if free or not apart else []
             facts += [f"{rounded_size(apart)} unavailable"] if apart else []
             facts += [f"{rounded_size(view.kept_bytes)} kept free"] if view.kept_bytes else []
         head.append(("  " + self.glyphs.between.join(facts), DIM))
@@ -240,6 +242,12 @@ class _Table(msgspec.Struct, frozen=True):
         if view.node.unschedulable:
             head.append(("  cordoned", DOUBTFUL))
         yield head
+        if view.placement.closed is not None:
+            detail = f": {view.detail}" if view.detail else ""
+            text = f"takes no new pod: {view.placement.closed.explanation}{detail}"
+            yield from self._wrapped(text, "  ", BAD)
+        for standing in view.standing:
+            yield from self._wrapped(f"kept free for {standing.text}", "  ", DOUBTFUL)
         for entry in entries:
             yield self._gpu(view, entry, cores=_shares_cores(view))
             for holding in entry.holdings:
@@ -282,7 +290,8 @@ class _Table(msgspec.Struct, frozen=True):
         free = view.free_memory_bytes(entry)
         if layout.wide and free is not None:
             word = "unavailable" if unavailable(view, entry) else "free"
-            pieces.append((f"  {rounded_size(free)} {word}", DIM))
+            maybe_held = maybe_held_text(view.maybe_held_of(entry))
+            pieces.append((f"  {rounded_size(free)} {word}{maybe_held}", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Iterator[Line]:
@@ -392,7 +401,10 @@ class _Table(msgspec.Struct, frozen=True):
             gpus = count(capacity.gpus, "GPU")
             available = rounded_size(capacity.available_bytes)
             free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
-            yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
+            yield [(f"  {capacity.system:<10} {gpus}, {free}", PLAIN)]
+            maybe_held = maybe_held_text(capacity.maybe_held).removeprefix(", ")
+            if maybe_held:
+                yield from self._wrapped(maybe_held, " " * 13, DOUBTFUL)
             for apart in capacity.apart:
                 yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
             if capacity.kept_bytes:
@@ -472,12 +484,22 @@ def fitting(room: FreeCapacity) -> str:
     probe = room.probe
     if probe is None:
         return "nothing is held and nothing waits, so there is no usual share to try"
-    share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
+    share = " and ".join(map(wanted, probe.requests))
     origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
     free = room.available_bytes
     part = f" ({room.usable_bytes * 100 // free}%)" if free else ""
     usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
-    return f"room for {room.fits} more of {share} ({origin}): {usable}"
+    most = "up to " if room.fits and room.maybe_held.memory_bytes else ""
+    return f"room for {most}{room.fits} more of {share} ({origin}): {usable}"
+
+
+def maybe_held_text(maybe_held: MaybeHeld) -> str:
+    """What pods may hold of free memory, whose GPU is not known, as text behind that memory."""
+    if not maybe_held.memory_bytes:
+        return ""
+    pods = count(len(maybe_held.pods), "pod")
+    amount = rounded_size(maybe_held.memory_bytes)
+    return f", up to {amount} of it held by {pods} on an unknown GPU"
 
 
 def apart_text(apart: UnavailableMemory) -> str:

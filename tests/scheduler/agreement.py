@@ -1,0 +1,146 @@
+"""Generated clusters of all sharing systems, whose answers have to agree in every command.
+
+A node is of one system or of two; it may be closed, and its lists of GPUs and of unhealthy ones are
+read or not. Its pods hold what a placement gave them, request anything beside annotations of any
+kind, have ended, end, or are not bound.
+"""
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import structs
+
+from tests.scheduler.generated import STATES
+from tests.scheduler.test_differential import QUARTERS, filled, limits
+from tests.scheduler.test_other_schedulers import RESERVED
+from tests.scheduler.test_promise import KEYS, NODES, NOW, TEXTS
+from tests.scheduler.test_who_requests import FORGED
+from vgpu.inventory import Objects, Units
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import POD_KIND, Container, MalformedObject, Pod
+from vgpu.model.units import GIB
+from vgpu.placement.dialects import scheduler_schemes
+
+SYSTEMS = sorted(NODES)
+UNITS = Units(gpushare_unit=GIB)
+SCHEMES = scheduler_schemes(UNITS.by_row)
+NAMES = ("n1", "n2")
+
+_REGISTERS = {
+    "hami": {"hami.io/node-nvidia-register": "x"},
+    "volcano": {"volcano.sh/node-vgpu-register": "x:"},
+}
+"""Registers that cannot be read."""
+
+
+class Cluster(msgspec.Struct):
+    """The objects, and the time of their read in unix seconds."""
+
+    objects: Objects
+    now: float
+
+
+def _joined(first, second):
+    return structs.replace(
+        first,
+        annotations={**first.annotations, **second.annotations},
+        capacity={**first.capacity, **second.capacity},
+        allocatable={**first.allocatable, **second.allocatable},
+    )
+
+
+@st.composite
+def _nodes(draw, name):
+    """A node, and the systems of its GPUs."""
+    systems = draw(st.lists(st.sampled_from(SYSTEMS), min_size=1, max_size=2, unique=True))
+    if draw(st.integers(0, 3)):
+        systems = systems[:1]  # most nodes are of one system
+    node = draw(st.sampled_from(STATES[systems[0]]))
+    for system in systems[1:]:
+        node = _joined(node, NODES[system])
+    broken = _REGISTERS.get(systems[0], {}) if draw(st.integers(0, 7)) == 7 else {}
+    return systems, structs.replace(
+        node,
+        name=name,
+        ready=draw(st.integers(0, 5)) < 5,
+        unschedulable=draw(st.integers(0, 5)) == 5,
+        annotations={**node.annotations, **broken},
+    )
+
+
+def _beside(system):
+    return st.sampled_from(
+        (
+            (),
+            (Container("also", limits(system, 1, 1)),),
+            (Container("first", limits(system, 2, 1), ContainerKind.INIT),),
+            (Container("first", limits(system, 1, 1), ContainerKind.SIDECAR),),
+        )
+    )
+
+
+@st.composite
+def _strays(draw, number, nodes):
+    """A pod with any request and any annotations, on a node or on none."""
+    system = draw(st.sampled_from(SYSTEMS))
+    asked = draw(
+        st.sampled_from(
+            ({}, {"nvidia.com/gpumem": 4096}, limits(system, 1, 1), limits(system, 3, 2))
+        )
+    )
+    named = draw(st.sampled_from(NAMES))
+    bases = [{}, RESERVED[system](NOW, named), RESERVED[system](NOW - 900, named)]
+    bases += [forged for name, forged in FORGED if name == system]
+    bases += [each.annotations for pods in nodes.values() for each in pods]
+    edited = draw(st.dictionaries(st.sampled_from(KEYS[system]), TEXTS, max_size=2))
+    name = draw(st.sampled_from((named, "")))
+    phases = ("Running", "Running", "Pending", "Succeeded", "Failed") if name else ("Pending",)
+    phase = draw(st.sampled_from(phases))
+    is_deleted = draw(st.integers(0, 4)) == 4
+    return Pod(
+        PodRef(f"uid-stray-{number}", draw(st.sampled_from(("ns", "other"))), f"stray-{number}"),
+        node=name,
+        annotations={**draw(st.sampled_from(bases)), **edited},
+        containers=(Container("main", asked), *draw(_beside(system))),
+        phase=phase,
+        created_at=NOW - 1000,
+        deleted_at=NOW - 10 if is_deleted else None,
+        gated=not name and draw(st.booleans()),
+        scheduled_at=draw(st.sampled_from((None, NOW))) if name else None,
+    )
+
+
+@st.composite
+def clusters(draw):
+    """A cluster of up to two nodes."""
+    nodes, pods = [], {}
+    for name in NAMES[: draw(st.integers(1, len(NAMES)))]:
+        systems, node = draw(_nodes(name))
+        nodes.append(node)
+        pods[name] = []
+        (scheme,) = (each for each in SCHEMES if each.row.name == systems[0])
+        sizes = draw(st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=3))
+        if not any(text.startswith("x") for text in node.annotations.values()):
+            pods[name] = filled(node, scheme, sizes)
+    strays = [draw(_strays(number, pods)) for number in range(draw(st.integers(0, 3)))]
+    waiting = []
+    if draw(st.booleans()):
+        system = draw(st.sampled_from(SYSTEMS))
+        asked = limits(system, draw(QUARTERS), draw(st.integers(1, 2)))
+        containers = (Container("main", asked), *draw(_beside(system)))
+        waiting.append(
+            Pod(PodRef("uid-wants", "ns", "wants"), containers=containers, phase="Pending")
+        )
+    unhealthy = {name: draw(st.sampled_from(("", "0", "0,1", "x"))) for name in pods}
+    malformed = ()
+    if draw(st.integers(0, 7)) == 7:
+        name = draw(st.sampled_from((*NAMES, "")))
+        malformed = (MalformedObject(POD_KIND, PodRef("", "ns", "odd"), "odd", name or None),)
+    everyone = (*(each for of_node in pods.values() for each in of_node), *strays, *waiting)
+    now = NOW + draw(st.sampled_from((0.0, 299.0, 300.0, 10_000.0)))
+    objects = Objects(
+        tuple(nodes),
+        everyone,
+        unhealthy={k: v for k, v in unhealthy.items() if v},
+        malformed=malformed,
+    )
+    return Cluster(objects, now)

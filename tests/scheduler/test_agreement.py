@@ -1,0 +1,138 @@
+"""One view of what is free: `vgpu inspect`, `vgpu fit` and the extender give the same answers."""
+
+import pytest
+from hypothesis import given
+from msgspec import structs
+
+from tests.scheduler.agreement import SCHEMES, UNITS, clusters
+from tests.scheduler.served import Served
+from vgpu.inventory import available_bytes, inventory, unavailable
+from vgpu.model.names import PodRef
+from vgpu.placement.cluster_views import cluster_views
+from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.node_view import scheme_of
+from vgpucli.fit.answer import answer, exclusions
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
+
+
+def read(cluster):
+    objects = cluster.objects
+    return ReadObjects(
+        cluster.now, objects.nodes, objects.pods, objects.malformed, objects.unhealthy
+    )
+
+
+def open_nodes(cluster):
+    closed = exclusions(cluster.objects.nodes, ())
+    return sorted(node.name for node in cluster.objects.nodes if node.name not in closed)
+
+
+def nodes_of_one_system(objects):
+    """The nodes on which no pod requests another system than that of the node's GPUs.
+
+    The scheduler does not count what pods hold by the annotations of another system, the ledger
+    does.
+    """
+    names = set()
+    for node in objects.nodes:
+        here = [pod for pod in objects.pods if node.name in (pod.node, *pod.annotations.values())]
+        own = scheme_of(node, SCHEMES)
+        asked = {each.row.name for each in SCHEMES for pod in here if each.is_asked(pod)}
+        if isinstance(own, SchedulerScheme) and asked <= {own.row.name}:
+            names.add(node.name)
+    return names
+
+
+@given(clusters())
+def test_the_views_of_all_nodes_are_those_of_the_schedulers_cache(cluster):
+    objects = cluster.objects
+    cache = filled_cache(SCHEMES, read(cluster))
+    views = cluster_views(
+        SCHEMES,
+        objects.nodes,
+        objects.pods,
+        now=cluster.now,
+        malformed=objects.malformed,
+        unhealthy=objects.unhealthy,
+    )
+    assert {name: each.view for name, each in views.items()} == {
+        node.name: cache.view(node.name) for node in objects.nodes
+    }
+
+
+@given(clusters())
+def test_there_is_room_in_inspect_for_as_many_pods_as_fit_counts(cluster):
+    shown = inventory(cluster.objects, UNITS, cluster.now)
+    simulation = SchedulingSimulation(filled_cache(SCHEMES, read(cluster)), open_nodes(cluster))
+    by_name = {scheme.row.name: scheme for scheme in SCHEMES}
+    for free in shown.free_capacities:
+        if free.probe is not None:
+            fit = answer(simulation, (by_name[free.system], free.probe.demand))
+            assert free.fits == fit.pods
+            assert free.usable_bytes <= free.available_bytes
+
+
+@given(clusters())
+def test_each_gpu_counts_once_in_the_sums_and_what_is_free_is_free_for_the_scheduler(cluster):
+    shown = inventory(cluster.objects, UNITS, cluster.now)
+    cache = filled_cache(SCHEMES, read(cluster))
+    of_one_system = nodes_of_one_system(cluster.objects)
+    free = kept = held = gpus = available = 0
+    for view in shown.nodes:
+        found = cache.view(view.node.name)
+        of_cache = {} if found is None else {gpu.device.name: gpu for gpu in found.candidate.gpus}
+        for entry in view.ledger.devices:
+            if view.system_of(entry):
+                gpus += 1
+                held += entry.held.memory_bytes
+                kept += view.kept_of(entry).memory_bytes
+                free += view.free_memory_bytes(entry) or 0
+                if unavailable(view, entry) is None:
+                    available += view.free_memory_bytes(entry) or 0
+            gpu = of_cache.get(entry.device.name)
+            if gpu is not None:
+                amounts = view.free_memory_bytes(entry), view.free_cores_milli(entry)
+                if view.node.name in of_one_system:
+                    assert amounts == (gpu.free_bytes, gpu.free_milli)
+                assert amounts[0] <= gpu.free_bytes
+                assert amounts[1] <= gpu.free_milli
+    capacities = shown.free_capacities
+    assert sum(each.gpus for each in capacities) == gpus
+    assert sum(each.held_bytes for each in capacities) == held
+    assert sum(each.kept_bytes for each in capacities) == kept
+    assert sum(each.free_bytes for each in capacities) == free
+    assert sum(each.available_bytes for each in capacities) == available
+    assert sum(map(available_bytes, shown.nodes)) == available
+
+
+@pytest.mark.slow
+@given(clusters())
+def test_the_extender_binds_as_many_pods_as_there_is_room_for_in_inspect(cluster):
+    objects = cluster.objects
+    shown = inventory(objects, UNITS, cluster.now)
+    names = open_nodes(cluster)
+    for free in shown.free_capacities:
+        if free.probe is None or free.probe.pending is None:
+            continue
+        (pod,) = (each for each in objects.pods if each.ref == free.probe.pending)
+        with Served(clock=lambda: cluster.now, units=UNITS.by_row) as served:
+            for node in objects.nodes:
+                served.cache.set_node(node.name, node)
+            served.cache.set_unhealthy(
+                {f"unhealthy-gpu-{name}": text for name, text in objects.unhealthy.items()}
+            )
+            for broken in objects.malformed:
+                served.cache.set_malformed(f"ns/{broken.name}", broken)
+            for each in objects.pods:
+                served.show(each.ref.name, each)
+            bound = 0
+            while bound <= free.fits:
+                ref = PodRef(f"uid-more-{bound}", pod.ref.namespace, f"more-{bound}")
+                more = served.api.store(structs.replace(pod, ref=ref))
+                nodes, _ = served.filter(more, names) if names else ([], {})
+                if not nodes:
+                    break
+                assert served.bind(more.ref, nodes[0]) == ""
+                bound += 1
+        assert demand_of(pod, SCHEMES)[1] == free.probe.demand
+        assert bound == free.fits
