@@ -525,3 +525,16 @@ def test_a_filter_changes_no_sum_of_a_node():
     assert len(after.full_ledger.devices) == 2
     assert (after.free_bytes, after.kept_bytes) == (before.free_bytes, before.kept_bytes)
     assert available_bytes(after) == available_bytes(before)
+
+
+@pytest.mark.parametrize(("restarts", "state"), [(0, {"running": {}}), (3, {"waiting": {}})])
+def test_a_share_of_kubeshare_is_allocated_once_its_pod_has_run(restarts, state):
+    """Also where nothing names the GPU yet, and the pod's owner is not known."""
+    share = sample.share_pod("a", "n", "0.4", GIB, gpuid="vgpu1")
+    pod = sample.real_pod(share)
+    del pod["metadata"]["ownerReferences"]
+    (status,) = pod["status"]["containerStatuses"]
+    status |= {"state": state, "restartCount": restarts}
+    (view,) = found(sample.kubeshare_node("n", 31), pod).nodes
+    (holding,) = view.ledger.unplaced
+    assert holding.phase is Phase.ASSIGNED

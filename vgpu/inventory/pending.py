@@ -9,7 +9,7 @@ from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model.allocation import Request
 from vgpu.model.names import Phase, PodRef, Scheme
-from vgpu.model.objects import ContainerState, Pod
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 
 
@@ -38,17 +38,8 @@ def _pending(
             holdings = ledger.unplaced if entry is None else entry.holdings
             for holding in holdings:
                 pod = by_uid.get(holding.pod.uid)
-                if pod is not None and not _runs(pod, holding.container):
+                if pod is not None and not pod.has_run(holding.container):
                     yield from _not_started(view, entry, holding, pod, codecs)
-
-
-def _runs(pod: Pod, container: str) -> bool:
-    """Whether the container runs or has run; "" is any container of the pod."""
-    return any(
-        status.state is not ContainerState.WAITING or status.restarts
-        for status in pod.statuses
-        if container in ("", status.name)
-    )
 
 
 def _without_holding(
@@ -78,7 +69,7 @@ def _without_holding(
         )
     for (uid, scheme), details in unreadable.items():
         pod = pods[uid]
-        if (uid, scheme) not in wanting and not _runs(pod, ""):
+        if (uid, scheme) not in wanting and not pod.has_run():
             ref = PodRef(uid, pod.ref.namespace, pod.ref.name)
             detail = "; ".join(details)
             since = pod.created_at

@@ -213,6 +213,14 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             return False
         return (ends[plain[-1]].finished_at or 0.0) >= int(since)
 
+    def has_run(self, container: str = "") -> bool:
+        """Whether the container runs or has run; "" is any container of the pod."""
+        return any(
+            status.state is not ContainerState.WAITING or status.restarts > 0
+            for status in self.statuses
+            if container in ("", status.name)
+        )
+
     def requested_units(self) -> dict[str, int]:
         """Units of each extended resource, as Kubernetes counts a pod for a ResourceQuota."""
         ordered = sorted(self.containers, key=lambda each: each.kind is ContainerKind.APP)

@@ -116,6 +116,8 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 def claim(pod: Pod) -> Claim | None:
     """The virtual GPU that a pod was allocated, by its GPU's UUID if that is known.
 
+    A pod with a container that runs or has run was allocated it, whatever else is missing.
+
     None without GPUID; without a node too, since KubeShare's scheduler skips a SharePod that has
     a GPUID only. Raises ClaimError.
     """
@@ -137,7 +139,7 @@ def claim(pod: Pod) -> Claim | None:
     bound = pod.annotations.get(BOUND_DEVICE, "")
     if bound and not is_uuid(bound):
         raise ClaimError(object_name, "status.BoundDeviceID", bound, "not a UUID")
-    served = bound or (pod.owner is not None and pod.owner.kind == OWNER)
+    served = bound or (pod.owner is not None and pod.owner.kind == OWNER) or pod.has_run()
     share = Share(bound or gpuid, numbers.memory_bytes, numbers.request_milli)
     allocation = Allocation("", (share,), Phase.ASSIGNED if served else Phase.ASSUMED)
     return Claim(Scheme.KUBESHARE, pod.ref, pod.node, (allocation,))
