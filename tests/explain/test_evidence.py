@@ -14,7 +14,7 @@ from tests.reconciler.samples import HOUR, NOW, lock, node, pod, refused
 from vgpu.inventory import Objects
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import Phase, PodRef
-from vgpu.model.objects import Container, Namespace, Node, Pod
+from vgpu.model.objects import Container, Namespace, Node, Pod, UsedClaim
 from vgpu.model.resource_claims import (
     AllocatedDevice,
     PublishedDevice,
@@ -153,10 +153,11 @@ SLICES = (
 )
 
 
-def of_claims(one, *claims):
+def of_claims(one, *claims, **fields):
     known = ClusterResourceClaims(claims, SLICES, (one,))
     node = Node("gpu-1", ready=True)
-    evidence = ClusterEvidence(ClusterObjects(Objects((node,), resource_claims=known), NOW))
+    objects = Objects((node,), resource_claims=known)
+    evidence = ClusterEvidence(ClusterObjects(objects, NOW, **fields))
     return evidence, explain_pod(evidence.of_pod(evidence.pod("ml", "claims")))
 
 
@@ -180,13 +181,18 @@ def test_a_pod_whose_gpus_come_from_a_resource_claim_is_explained_by_it():
     assert explained.decisive is None
     assert "come from ResourceClaims" in explained.steps[0].evidence[0]
     assert explained.steps[3].evidence[1] == (
-        "ResourceClaim ml/claims-gpu has gpu-0 of gpu.nvidia.com"
+        "ResourceClaim ml/claims-gpu has gpu-0 of gpu.nvidia.com on node gpu-1"
     )
     assert found[WayStep.ALLOCATED] is ExplainOutcome.PASSED
-    assert found[WayStep.USE] is ExplainOutcome.NOT_CHECKED
-    registered = explain_node(evidence.of_node(evidence.node("gpu-1"))).steps[0]
+    assert "main holds a share of GPU-1 (resource-claim)" in explained.steps[-1].evidence[0]
+    of_node = explain_node(evidence.of_node(evidence.node("gpu-1")))
+    steps = {step.step: step for step in of_node.steps}
+    registered = steps[WayStep.REGISTERED]
     assert registered.outcome is ExplainOutcome.PASSED
-    assert registered.evidence == ("1 GPU in the ResourceSlices of a DRA driver",)
+    assert registered.evidence == ("1 device in the ResourceSlices of DRA driver gpu.nvidia.com",)
+    assert steps[WayStep.PLUGIN].evidence == ("gpu.nvidia.com: 1 device",)
+    assert steps[WayStep.RECORDS].evidence == ("1 pod with devices",)
+    assert of_node.lines == ("GPU-1: free memory unknown, 1 share",)
 
 
 def test_a_pod_that_waits_for_its_resource_claim_has_the_message():
@@ -194,6 +200,81 @@ def test_a_pod_that_waits_for_its_resource_claim_has_the_message():
     _, explained = of_claims(claiming("", "Pending", unschedulable=message))
     assert decisive(explained)[2] == ["resource_claims_wait"]
     assert "cannot allocate all claims" in explained.conclusion
+
+
+GPUS_OF_CLAIMS = "gpu-1: 1 of 1 GPU of gpu.nvidia.com not allocated"
+
+
+@pytest.mark.parametrize(
+    ("used", "claims", "code", "detail", "advice"),
+    [
+        (
+            UsedClaim("gpu", "claims-gpu", "gpu"),
+            (ResourceClaim("u", "ml", "claims-gpu", ()),),
+            "resource_claims_wait",
+            f"ResourceClaim ml/claims-gpu is not allocated; {GPUS_OF_CLAIMS}",
+            "kubectl describe resourceclaim -n ml claims-gpu",
+        ),
+        (
+            UsedClaim("gpu", "", "gpu"),
+            (),
+            "resource_claim_missing",
+            "no ResourceClaim has been made from ResourceClaimTemplate ml/gpu",
+            "check that ResourceClaimTemplate ml/gpu exists",
+        ),
+        (
+            UsedClaim("gpu", "shared"),
+            (ResourceClaim("u", "ml", "other", ()),),
+            "resource_claim_missing",
+            "ResourceClaim ml/shared does not exist",
+            "create ResourceClaim ml/shared",
+        ),
+    ],
+)
+def test_a_pod_that_waits_for_a_resource_claim_names_it(used, claims, code, detail, advice):
+    waits = claiming("", "Pending", used_claims=(used,))
+    for message in ("", "0/1 nodes are available: waiting for resource claim to be allocated."):
+        one = structs.replace(waits, unschedulable=message)
+        _, explained = of_claims(one, *claims, claims_read=True)
+        assert decisive(explained)[2] == [code]
+        assert explained.decisive.detail == detail
+        assert explained.advice.startswith(advice)
+    other = structs.replace(waits, unschedulable="0/1 nodes are available: 1 Insufficient cpu.")
+    _, explained = of_claims(other, *claims, claims_read=True)
+    assert decisive(explained)[2] == ["other_checks"]
+
+
+def test_a_resource_claim_that_was_not_read_is_not_called_missing():
+    used = (UsedClaim("gpu", "shared"),)
+    _, explained = of_claims(claiming("", "Pending", used_claims=used))
+    assert "ResourceClaim ml/shared was not read" in explained.steps[2].evidence
+    assert decisive(explained)[2] == ["not_scheduled"]
+
+
+def test_a_resource_that_no_node_but_a_dra_driver_has_is_none_of_nvidias_plugin():
+    one = structs.replace(
+        nvidia("", "Pending", 1),
+        unschedulable="0/1 nodes are available: 1 cannot allocate all claims.",
+    )
+    known = ClusterResourceClaims((), SLICES)
+    node = Node("gpu-1", ready=True)
+    evidence = ClusterEvidence(ClusterObjects(Objects((node,), (one,), resource_claims=known), NOW))
+    explained = explain_pod(evidence.of_pod(evidence.pod("ml", "whole-")))
+    assert explained.system == "a DRA driver"
+    assert explained.steps[0].evidence == (
+        "1 nvidia.com/gpu, which no node advertises: a DRA driver has the GPUs",
+    )
+    assert decisive(explained)[2] == ["resource_claims_wait"]
+    assert explained.decisive.detail == GPUS_OF_CLAIMS
+    assert "DeviceClass" in explained.advice
+    advertising = structs.replace(evidence.cluster.objects, nodes=(whole("gpu-1"),))
+    evidence = ClusterEvidence(ClusterObjects(advertising, NOW))
+    assert evidence.of_pod(evidence.pod("ml", "whole-")).observed == {"nvidia.com/gpu": 1}
+
+
+def test_the_advice_of_a_message_about_resource_claims_is_about_them():
+    message = "0/1 nodes are available: 1 cannot allocate all claims."
+    _, explained = of_claims(claiming("", "Pending", unschedulable=message))
     assert outcomes(explained)[WayStep.NODES] is ExplainOutcome.NOT_CHECKED
     assert "resourceclaim" in explained.advice
 

@@ -158,3 +158,32 @@ def test_the_advice_about_a_node_is_never_the_command_that_was_run():
         explained = explain_node(of_node(one, *pods))
         assert explained.advice
         assert "explain node" not in explained.advice
+
+
+def test_what_an_unknown_gpu_may_hold_and_what_is_wrong_with_the_node_are_remarks_of_each_gpu():
+    bare = structs.replace(node("gpu-1", "kubeshare"), annotations={})
+    away = of_node(bare, pod("a", "kubeshare"))
+    known = of_node(node("gpu-1", "hami"))
+    ledger = structs.replace(known.ledger, unplaced=tuple(away.ledger.holdings))
+    known = structs.replace(known, ledger=ledger)
+    for index in "01":
+        explained = explain_gpu(known, gpu_entry(known, index))
+        remarks = [each.code for step in explained.steps for each in step.remarks]
+        assert remarks == ["on_unknown_gpu"]
+        assert explained.conclusion.startswith("no step of the GPU fails; pods of the node hold")
+        assert (
+            "up to 8.0 GiB more are held by 1 pod on an unknown GPU"
+            in (explained.steps[-1].evidence[-1])
+        )
+
+
+def test_a_gpu_of_a_node_that_takes_no_pods_is_not_called_well():
+    without = pod("train-0", "hami", claim=None, phase="Pending")
+    well = node("gpu-1", "hami")
+    for evidence, code in (
+        (of_node(well, without), "pod_without_gpu"),
+        (of_node(structs.replace(well, unschedulable=True)), "cordoned_node"),
+    ):
+        explained = explain_gpu(evidence, gpu_entry(evidence, "0"))
+        assert [each.code for each in explained.steps[0].remarks] == [code]
+        assert "nothing" not in explained.conclusion

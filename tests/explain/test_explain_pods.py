@@ -16,7 +16,14 @@ from tests.reconciler.samples import (
 )
 from vgpu.inventory import Objects
 from vgpu.model.names import PodRef
-from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.objects import (
+    Container,
+    MalformedObject,
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+)
 from vgpu.model.taints import CORDON, Taint, Toleration
 from vgpu.model.units import GIB
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
@@ -182,6 +189,43 @@ def test_nodes_are_grouped_by_their_reason_with_the_gpus():
     assert [(str(each.reason), each.gpus) for each in memory.gpus] == [("memory", 2)]
     assert memory.free_bytes == 0
     assert decisive(explained)[:2] == (WayStep.NODES, ExplainOutcome.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("in_the_way", "code", "advice", "rule"),
+    [
+        (
+            pod("other", "hami", claim=None, phase="Running"),
+            "pod_without_gpu",
+            "vgpu explain pod ml/other shows",
+            "running_without_device",
+        ),
+        (
+            structs.replace(assumed("other", "hami"), node="", statuses=()),
+            "other_scheduler",
+            "wait until the other scheduler has bound",
+            "assumed_unbound",
+        ),
+    ],
+)
+def test_a_pod_in_the_way_of_another_is_named_with_its_finding(in_the_way, code, advice, rule):
+    waits = structs.replace(
+        pod("train-0", "hami", node="", claim=None, phase="Pending"),
+        containers=(Container("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 36 * 1024}),),
+        unschedulable="0/1 nodes are available: 1 NodeInsufficientDevice.",
+    )
+    gpus = [pod(f"p-{n}", "hami", gpu=1, phase="Running") for n in range(4)]
+    explained = explanation(waits, node("gpu-1", "hami"), in_the_way, *gpus)
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, [code])
+    assert "node gpu-1, pod ml/other: " in explained.conclusion
+    assert explained.advice.startswith(advice)
+    assert [each.rule for each in explained.steps[2].remarks] == [rule]
+
+
+def test_a_node_that_refuses_for_its_own_state_is_named():
+    mixed = explanation(asking(), node("gpu-1", "hami", "gpushare"))
+    assert decisive(mixed)[2] == ["mixed_node"]
+    assert mixed.advice == "vgpu explain node gpu-1 shows what is wrong there"
 
 
 def test_no_node_registers_gpus():

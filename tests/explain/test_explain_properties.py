@@ -100,6 +100,7 @@ def test_each_rule_has_a_step_for_the_objects_that_it_reports():
         ObjectKind.NAMESPACE,
         ObjectKind.DEVICE,
         ObjectKind.NODE,
+        ObjectKind.POD,
     }
 
 

@@ -12,6 +12,7 @@ from vgpu.kube.dra_objects import PublishedDevices
 from vgpu.kube.dump import decode_dump
 from vgpu.kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from vgpu.model.names import PodRef
+from vgpu.model.objects import UsedClaim
 from vgpu.model.resource_claims import AllocatedDevice, PublishedDevice
 from vgpu.model.units import GIB
 
@@ -176,6 +177,30 @@ def test_pods_with_resource_claims_are_kept_where_they_are_wanted():
     kept = PODS.page(content, keep=Keep.RESOURCE_CLAIMS).objects
     assert [each.ref.name for each in kept] == ["claiming", "supplied"]
     assert all(each.uses_resource_claims for each in kept)
+
+
+def test_the_resource_claims_of_a_pod_have_their_names_and_templates():
+    one = pod(
+        "claiming",
+        resourceClaims=[
+            {"name": "own", "resourceClaimTemplateName": "gpu"},
+            {"name": "shared", "resourceClaimName": "train"},
+            {"name": "unmade", "resourceClaimTemplateName": "mig"},
+        ],
+    )
+    one["status"] = {
+        "resourceClaimStatuses": [
+            {"name": "own", "resourceClaimName": "claiming-own-x"},
+            {"name": "unmade", "resourceClaimName": None},
+        ],
+        "extendedResourceClaimStatus": {"resourceClaimName": "claiming-extended"},
+    }
+    assert PODS.one(json.dumps(one).encode()).used_claims == (
+        UsedClaim("own", "claiming-own-x", "gpu"),
+        UsedClaim("shared", "train"),
+        UsedClaim("unmade", "", "mig"),
+        UsedClaim("", "claiming-extended"),
+    )
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])

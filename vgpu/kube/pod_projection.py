@@ -6,7 +6,7 @@ with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE``, ``MANAGER_
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from vgpu.model.objects import (
     OwnerReference,
     Pod,
     Status,
+    UsedClaim,
 )
 from vgpu.model.taints import parsed_tolerations
 
@@ -129,11 +130,23 @@ def _project(
         nominated_node=sys.intern(status.nominated_node_name),
         preempts=spec.preemption_policy != "Never",
         uses_resource_claims=bool(spec.resource_claims) or supplied is not None,
+        used_claims=tuple(_used_claims(spec, status)),
         tolerations=() if spec.node_name else parsed_tolerations(bytes(spec.tolerations)),
         scheduler=sys.intern(spec.scheduler_name),
         gates=tuple(gate.name for gate in spec.scheduling_gates or ()),
         finalizers=tuple(meta.finalizers or ()) if meta.deletion_timestamp else (),
     )
+
+
+def _used_claims(spec: wire.PodSpec, status: wire.PodStatusFields) -> Iterator[UsedClaim]:
+    """The ResourceClaims of the pod, by its spec and by what its status has made of templates."""
+    made = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
+    for each in spec.resource_claims or ():
+        name = each.resource_claim_name or made.get(each.name) or ""
+        yield UsedClaim(each.name, name, each.resource_claim_template_name or "")
+    supplied = status.extended_resource_claim_status
+    if supplied is not None:
+        yield UsedClaim("", supplied.resource_claim_name)
 
 
 def _unready_at(conditions: Iterable[wire.Condition]) -> float | None:

@@ -115,6 +115,14 @@ class SchedulingGate(Wire, frozen=True):
     name: str = ""
 
 
+class PodResourceClaim(Wire, frozen=True):
+    """One of ``spec.resourceClaims`` of a pod, or of ``status.resourceClaimStatuses``."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Wire, frozen=True):
     """``spec`` of a pod. Its tolerations are decoded later, and only where they count."""
 
@@ -124,7 +132,7 @@ class PodSpec(Wire, frozen=True):
     preemption_policy: str | None = None
     restart_policy: str | None = None
     scheduling_gates: list[SchedulingGate] | None = None
-    resource_claims: list[msgspec.Raw] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
     containers: list[ContainerFields] | None = None
     init_containers: list[ContainerFields] | None = None
     tolerations: msgspec.Raw = msgspec.Raw(b"null")
@@ -178,6 +186,7 @@ class SuppliedResources(Wire, frozen=True):
     """``status.extendedResourceClaimStatus`` of a pod: what a ResourceClaim supplies."""
 
     request_mappings: list[SuppliedResource] | None = None
+    resource_claim_name: str = ""
 
 
 class PodStatusFields(Wire, frozen=True):
@@ -192,6 +201,7 @@ class PodStatusFields(Wire, frozen=True):
     container_statuses: list[StatusFields] | None = None
     init_container_statuses: list[StatusFields] | None = None
     ephemeral_container_statuses: list[StatusFields] | None = None
+    resource_claim_statuses: list[PodResourceClaim] | None = None
     extended_resource_claim_status: SuppliedResources | None = None
 
 

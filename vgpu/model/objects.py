@@ -105,6 +105,20 @@ class OwnerReference(msgspec.Struct, frozen=True, gc=False):
     api_version: str = ""
 
 
+class UsedClaim(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceClaim that a pod uses.
+
+    Attributes:
+        entry: its entry in the pod's spec; "" of the one that supplies extended resources.
+        name: its name; "" if none has been made from its template.
+        template: the name of its ResourceClaimTemplate; "" if it has none.
+    """
+
+    entry: str
+    name: str = ""
+    template: str = ""
+
+
 class Pod(msgspec.Struct, frozen=True, gc=False):
     """A pod. Times are unix seconds, None if not set.
 
@@ -134,6 +148,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         nominated_node: the node on which kube-scheduler has preempted pods for it; "" if none.
         preempts: whether kube-scheduler may preempt pods for it (preemptionPolicy).
         uses_resource_claims: whether it uses ResourceClaims.
+        used_claims: these ResourceClaims.
         tolerations: taints that it tolerates, of a pod that is bound to no node.
         scheduler: the name of the scheduler that it is for (spec.schedulerName); "" if unknown.
         finalizers: those that are left, of a pod that is being deleted.
@@ -165,6 +180,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     nominated_node: str = ""
     preempts: bool = True
     uses_resource_claims: bool = False
+    used_claims: tuple[UsedClaim, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     scheduler: str = ""
     gates: tuple[str, ...] = ()

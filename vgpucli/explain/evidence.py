@@ -8,6 +8,7 @@ would take seconds.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -32,6 +33,7 @@ from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
+    NodeResourceClaims,
     node_resource_claims,
 )
 from vgpu.model.objects import (
@@ -68,13 +70,14 @@ from vgpucli.explain.obstacles import (
     requested_names,
     skipped_by_webhook,
 )
+from vgpucli.explain.pod_claims import free_devices, known_claims
 from vgpucli.prediction import ReadObjects, filled_cache
 
 _MOST_LISTED: Final = 5
 """Maximum number of nodes whose units are listed."""
 
 _MOST_LOCKED: Final = 8
-"""Maximum number of locked nodes that the reconciler's rules judge for a pod."""
+"""Maximum number of nodes, locked or with pods in the way, that the reconciler's rules judge."""
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
 """All rules are on, with their default ages: a state that is normal for a while is no finding."""
@@ -93,6 +96,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         is_dump: whether a file was read, so that ages are estimated from status times.
         notes: what is missing.
         pods_read: whether the pods were read: a dump without one shows nothing about them.
+        claims_read: whether the ResourceClaims were read.
     """
 
     objects: Objects
@@ -105,6 +109,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     quotas_read: bool = False
     pods_read: bool = True
+    claims_read: bool = False
 
 
 class ClusterEvidence:
@@ -207,6 +212,14 @@ class ClusterEvidence:
         if other is not None:
             reading, observed = Reading(), {}
             demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+        supplied = self._supplied(pod, observed)
+        if supplied:
+            observed = {}
+        by_claims = (
+            (pod.uses_resource_claims or bool(supplied))
+            and isinstance(demanded, PlacementRefusal)
+            and not (observed or other or reading.wanted or reading.claims)
+        )
         name = home(pod, reading)
         findings = self._findings(
             {name} - {""}, frozenset({pod.ref.namespace}), {pod.ref.uid, pod.kubelet_uid}
@@ -244,10 +257,14 @@ class ClusterEvidence:
             quotas_read=self.cluster.quotas_read
             or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
             or bool(self.cluster.resource_quotas),
-            by_claims=pod.uses_resource_claims
-            and isinstance(demanded, PlacementRefusal)
-            and not (observed or other or reading.wanted or reading.claims),
-            claims=tuple(self._claims_of(pod)),
+            by_claims=by_claims,
+            claims=known_claims(
+                pod, self.cluster.objects.resource_claims, are_read=self.cluster.claims_read
+            ),
+            free_devices=tuple(free_devices(self.cluster.objects.resource_claims))
+            if by_claims
+            else (),
+            supplied=supplied,
             declared=tuple(
                 quota
                 for quota in self.cluster.resource_quotas
@@ -260,9 +277,9 @@ class ClusterEvidence:
         if not isinstance(demanded, PlacementRefusal):
             evidence = self._with_placement(evidence, *demanded)
         in_the_way = self._in_the_way(evidence)
-        of_nodes = (each for each in in_the_way.findings if each.object_ref.kind is ObjectKind.NODE)
-        about_nodes = (*evidence.nearby, *of_nodes)
-        return structs.replace(evidence, in_the_way=in_the_way, nearby=about_nodes)
+        return structs.replace(
+            evidence, in_the_way=in_the_way, nearby=(*evidence.nearby, *in_the_way.findings)
+        )
 
     def of_node(self, node: Node) -> KnownNode:
         """What is known about the node."""
@@ -277,6 +294,7 @@ class ClusterEvidence:
         findings = [each for each in here if each.object_ref.kind in of_node]
         claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
         schemes = registry().schemes_of(node)
+        of_claims = self._claims_of_nodes.get(node.name, NO_RESOURCE_CLAIMS)
         resources = {
             name: node.allocatable.get(name, 0)
             for codec in self.schemes.codecs
@@ -292,7 +310,7 @@ class ClusterEvidence:
             scheme if isinstance(scheme, PlacementReason) else None,
             self.ledger(node.name),
             tuple(findings),
-            tuple(pod for pod in self.pods_at(node.name) if holds_devices(pod)),
+            tuple(pod for pod in (*self.pods_at(node.name), *of_claims.pods) if holds_devices(pod)),
             resources,
             {
                 name: units
@@ -308,11 +326,11 @@ class ClusterEvidence:
             ),
             tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
             tuple(row.name for row in registry().rows if row.has_devices(node)),
-            len(
-                node_resource_claims(self.cluster.objects.resource_claims)
-                .get(node.name, NO_RESOURCE_CLAIMS)
-                .devices
-            ),
+            {
+                each.driver: len(each.devices)
+                for each in self.cluster.objects.resource_claims.slices
+                if each.node == node.name and any(device.uuid for device in each.devices)
+            },
             tuple(
                 StepReason(each.reason.value, each.reason.explanation)
                 for each in node_errors(node, self.now)
@@ -325,7 +343,12 @@ class ClusterEvidence:
         pods = [pod for pod in self.pods_at(name) if holds_devices(pod)]
         node = self._nodes.get(name) or Node(name)
         unhealthy = self.cluster.objects.unhealthy.get(name, "")
-        return node_ledger(node, pods, self.schemes.codecs, unhealthy)
+        claims = self._claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
+        return node_ledger(node, pods, self.schemes.codecs, unhealthy, claims)
+
+    @cached_property
+    def _claims_of_nodes(self) -> Mapping[str, NodeResourceClaims]:
+        return node_resource_claims(self.cluster.objects.resource_claims, self.schemes.pods)
 
     def pods_at(self, name: str) -> tuple[Pod, ...]:
         """The pods that are bound to the node, or reserved to it."""
@@ -372,13 +395,16 @@ class ClusterEvidence:
             units_free=self._with_free_units(demand, fitting),
         )
 
-    def _claims_of(self, pod: Pod) -> Iterator[str]:
-        """What the ResourceClaims that are reserved for the pod have, as sentences."""
-        for claim in self.cluster.objects.resource_claims.resource_claims:
-            if any(ref.uid == pod.ref.uid for ref in claim.reserved_for):
-                devices = [f"{each.device} of {each.driver}" for each in claim.results]
-                has = ", ".join(devices) or "no device"
-                yield f"ResourceClaim {claim.namespace}/{claim.name} has {has}"
+    def _supplied(self, pod: Pod, observed: Mapping[str, int]) -> Mapping[str, int]:
+        """What the pod requests of NVIDIA's resources, if no node but a driver of DRA has them.
+
+        kube-scheduler makes a ResourceClaim for it only when it binds the pod.
+        """
+        known = self.cluster.objects.resource_claims
+        published = known.slices or pod.uses_resource_claims
+        if pod.node or not (published and self._nodes) or observed.keys() & self._advertised:
+            return {}
+        return observed
 
     def _with_observed_units(self, evidence: KnownPod) -> KnownPod:
         """The evidence with what the nodes have of resources that kube-scheduler alone counts."""
@@ -434,11 +460,22 @@ class ClusterEvidence:
         with_room = [self._nodes[name] for name in sorted(roomy) if name in self._nodes]
         locks = tuple(node_locks(with_room, self.schemes.codecs))
         locked = {name for name, _ in locks[:_MOST_LOCKED]}
+        standing = {
+            each.pod.uid: name
+            for name, view, _ in evidence.answers
+            for each in (view.standing if view is not None else ())
+        }
+        near = {*locked, *islice(dict.fromkeys(standing.values()), _MOST_LOCKED)}
         supplied = pod.uses_resource_claims or self._serves_claims
         return structs.replace(
             in_the_way,
             locks=locks,
-            findings=self._findings(locked, frozenset(), frozenset()) if locked else (),
+            findings=tuple(
+                each
+                for each in (self._findings(near, frozenset(), frozenset()) if near else ())
+                if (each.object_ref.kind is ObjectKind.NODE and each.object_ref.name in locked)
+                or (each.object_ref.kind is ObjectKind.POD and each.object_ref.uid in standing)
+            ),
             foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)) if names else (),
             missing=()
             if supplied

@@ -21,6 +21,7 @@ from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
+from vgpucli.explain.pod_claims import KnownClaim
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
 """A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
@@ -47,7 +48,7 @@ class InTheWay(msgspec.Struct, frozen=True):
 
     Attributes:
         locks: locks of nodes with room, by the name of the node.
-        findings: the reconciler's findings about these nodes.
+        findings: the reconciler's findings about these nodes, and about pods in the way.
         foreign: pods that are bound elsewhere and reserve GPUs of nodes with room, as sentences.
         missing: requested resources that no node advertises.
         uncounted: requested resources that the scheduler of the pod's system alone counts.
@@ -98,7 +99,9 @@ class KnownPod(msgspec.Struct, frozen=True):
         quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
         units: what the nodes have of the observed resources, as sentences.
         by_claims: whether its GPUs, if it has any, come from ResourceClaims alone.
-        claims: what the ResourceClaims that are reserved for the pod have, as sentences.
+        claims: the ResourceClaims of the pod.
+        free_devices: what drivers of ResourceClaims have free, as sentences, of such a pod.
+        supplied: units of extended resources that it requests and only ResourceClaims supply.
         declared: the ResourceQuotas of its namespace with entries about GPUs.
         conflicts: conflicts of the ledger about the pod and the devices that it holds, of which
             the reconciler has no finding.
@@ -128,7 +131,9 @@ class KnownPod(msgspec.Struct, frozen=True):
     quotas_read: bool = False
     units: tuple[str, ...] = ()
     by_claims: bool = False
-    claims: tuple[str, ...] = ()
+    claims: tuple[KnownClaim, ...] = ()
+    free_devices: tuple[str, ...] = ()
+    supplied: Mapping[str, int] = {}
     declared: tuple[ResourceQuota, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     unit_bytes: UnitBytes = {}
@@ -152,7 +157,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         claiming: its pods that claim GPUs and request none, in sentences.
         locks: its locks.
         systems: the names of the rows of its sharing systems.
-        published: the number of GPUs that its ResourceSlices have.
+        published: the number of devices in its ResourceSlices of GPUs, by driver.
         errors: the errors that vgpu doctor finds for the node alone.
         pods_read: whether the pods were read; without one in a dump nobody knows who holds
             GPUs.
@@ -171,7 +176,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     claiming: tuple[str, ...] = ()
     locks: tuple[NodeLock, ...] = ()
     systems: tuple[str, ...] = ()
-    published: int = 0
+    published: Mapping[str, int] = {}
     errors: tuple[StepReason, ...] = ()
     pods_read: bool = True
 

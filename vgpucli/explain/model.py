@@ -78,6 +78,10 @@ class ExplainReason(Explained):
     )
     EXTENDER_FAILS = "extender_fails", "kube-scheduler gets no answer of a scheduler extender"
     RESOURCE_CLAIMS_WAIT = "resource_claims_wait", "a ResourceClaim of the pod is not allocated"
+    RESOURCE_CLAIM_MISSING = (
+        "resource_claim_missing",
+        "a ResourceClaim of the pod does not exist",
+    )
     POD_GROUP_WAITS = "pod_group_waits", "the PodGroup of the pod has too few pods that can run"
     QUEUE_FULL = "queue_full", "the queue of the pod's PodGroup has no room"
     SCHEDULER_QUOTA = "scheduler_quota", "a quota of the GPU scheduler refuses the pod"
@@ -113,6 +117,10 @@ class ExplainReason(Explained):
         "the kubelet can allocate fewer units than the node has: a GPU may be unhealthy",
     )
     NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
+    ON_UNKNOWN_GPU = (
+        "on_unknown_gpu",
+        "pods of the node hold shares on an unknown GPU, so less may be free than is shown",
+    )
     STARTING = "starting", "the containers are starting"
     ENDED = "ended", "the pod has ended and holds nothing"
 

@@ -11,7 +11,7 @@ from reconciler.rules.conflicts import CAUSES
 from scheduler.filter.refusals import node_lines
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
-from vgpu.ledger import DeviceEntry
+from vgpu.ledger import DeviceEntry, Holding
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
 from vgpu.model.taints import KEEPS_OFF
@@ -30,7 +30,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
-from vgpucli.explain.sentences import concluded, gpu_text, share_text, system_title
+from vgpucli.explain.sentences import concluded, gpu_text, names_text, share_text, system_title
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,
@@ -58,28 +58,31 @@ _PODS_IN_DUMP: Final = "pods in the dump: kubectl get pods -A"
 def explain_node(evidence: KnownNode) -> Explanation:
     """The steps of the node, its GPUs, and a closing sentence."""
     node = evidence.node
-    steps = (
-        _registered(evidence),
-        _ready(evidence),
-        _plugin(evidence),
-        _lock(evidence),
-        _records(evidence),
-        ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
-    )
-    findings = [
-        finding for finding in evidence.findings if finding.object_ref.kind is not ObjectKind.DEVICE
-    ]
-    judged = tuple(with_findings(step, findings) for step in steps)
     return concluded(
         Explanation(
             "Node",
             node.name,
-            judged,
+            _steps(evidence),
             evidence.now,
             lines=tuple(_gpus(evidence)),
             system=_system(evidence),
         )
     )
+
+
+def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
+    steps = (
+        _registered(evidence),
+        _ready(evidence),
+        _driver(evidence) or _plugin(evidence),
+        _lock(evidence),
+        _with_unknown(_records(evidence), evidence),
+        ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
+    )
+    findings = [
+        finding for finding in evidence.findings if finding.object_ref.kind is not ObjectKind.DEVICE
+    ]
+    return tuple(with_findings(step, findings) for step in steps)
 
 
 def _system(evidence: KnownNode) -> str:
@@ -113,9 +116,12 @@ def gpu_entry(evidence: KnownNode, gpu: str) -> DeviceEntry | None:
 
 
 def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
-    """The steps of a GPU, its holders, and a closing sentence."""
+    """The steps of a GPU, its holders, and a closing sentence.
+
+    What is wrong with the node, and what pods of the node hold on an unknown GPU, are remarks.
+    """
     device = entry.device
-    state = _gpu_state(evidence, entry)
+    state = _with_node(_gpu_state(evidence, entry), evidence)
     held = (
         f"{rounded_size(entry.held.memory_bytes)} of {rounded_size(device.memory_bytes or 0)}"
         f" and {percentage(entry.held.cores_milli)} of the cores are held"
@@ -123,6 +129,7 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
     shares = ExplainedStep(WayStep.SHARES, ExplainOutcome.PASSED, evidence=(held,))
     if not evidence.pods_read:
         shares = _not_checked(WayStep.SHARES, _PODS_IN_DUMP)
+    shares = _with_unknown(shares, evidence)
     own = [each for each in evidence.findings if each.object_ref.name in (device.name, device.uuid)]
     steps = tuple(
         with_findings(_with_conflicts(step, evidence, entry), own) for step in (state, shares)
@@ -144,7 +151,7 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
 
 
 def _registered(evidence: KnownNode) -> ExplainedStep:
-    if evidence.ledger.devices:
+    if evidence.ledger.devices and (evidence.systems or not evidence.published):
         systems = system_title(*evidence.systems) or "a sharing system"
         text = f"{count(len(evidence.ledger.devices), 'GPU')} of {systems}"
         if evidence.reason is PlacementReason.MIXED_NODE:
@@ -155,7 +162,9 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         text = f"NVIDIA's device plugin, which registers no GPUs at the API server: {units}"
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     if evidence.published:
-        text = f"{count(evidence.published, 'GPU')} in the ResourceSlices of a DRA driver"
+        drivers = ", ".join(sorted(evidence.published))
+        number = sum(evidence.published.values())
+        text = f"{count(number, 'device')} in the ResourceSlices of DRA driver {drivers}"
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
 
@@ -168,6 +177,14 @@ def _ready(evidence: KnownNode) -> ExplainedStep:
         return _failed(WayStep.READY, StepReason.of(closed.reason), *taints)
     texts = ("its kubelet reports Ready, and it is not cordoned", *taints)
     return ExplainedStep(WayStep.READY, ExplainOutcome.PASSED, evidence=texts)
+
+
+def _driver(evidence: KnownNode) -> ExplainedStep | None:
+    """The step of a node of a DRA driver alone; None of another node."""
+    if not evidence.published or evidence.systems or not evidence.node.ready:
+        return None
+    texts = (f"{name}: {count(number, 'device')}" for name, number in evidence.published.items())
+    return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=tuple(sorted(texts)))
 
 
 def _plugin(evidence: KnownNode) -> ExplainedStep:
@@ -247,6 +264,36 @@ def _gpu_state(evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
     if any(gpu.cordoned for gpu in gpus if gpu.device.name == device.name):
         return _failed(WayStep.HEALTHY, StepReason.of(PlacementReason.CORDONED), gpu_text(device))
     return ExplainedStep(WayStep.HEALTHY, ExplainOutcome.PASSED, evidence=(gpu_text(device),))
+
+
+def _with_node(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step of a GPU with the failed steps of its node as remarks."""
+    failed = [each for each in _steps(evidence) if each.outcome is ExplainOutcome.FAILED]
+    return structs.replace(
+        step,
+        remarks=(*step.remarks, *(reason for each in failed for reason in each.reasons[:1])),
+        evidence=(*step.evidence, *(text for each in failed for text in each.evidence)),
+    )
+
+
+def _with_unknown(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step with what pods of the node hold on an unknown GPU, as a remark."""
+    unknown = [each for each in evidence.ledger.unplaced if _may_be_here(each)]
+    if not unknown:
+        return step
+    pods = sorted({f"{each.pod.namespace}/{each.pod.name or each.pod.uid}" for each in unknown})
+    held = sum(each.share.memory_bytes or 0 for each in unknown)
+    text = (
+        f"up to {rounded_size(held)} more are held by {count(len(pods), 'pod')} on an unknown GPU"
+        f" of the node: {names_text(pods)}"
+    )
+    remark = StepReason.of(ExplainReason.ON_UNKNOWN_GPU)
+    return structs.replace(step, remarks=(*step.remarks, remark), evidence=(*step.evidence, text))
+
+
+def _may_be_here(holding: Holding) -> bool:
+    """Whether any GPU of the node may be the one of the holding: its UUID names none."""
+    return not holding.share.device.startswith(("GPU-", "MIG-"))
 
 
 def _with_conflicts(step: ExplainedStep, evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:

@@ -25,12 +25,13 @@ from vgpu.model.objects import MIRROR, ContainerState, MalformedObject, Pod, Sta
 from vgpu.model.reasons import Explained
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand
+from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpucli.explain.amounts import misread_amounts
-from vgpucli.explain.known_objects import KnownPod, node_groups
+from vgpucli.explain.known_objects import KnownPod, NodeAnswer, node_groups
 from vgpucli.explain.model import (
     ExplainedStep,
     ExplainOutcome,
@@ -40,8 +41,10 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.obstacles import requested_names
+from vgpucli.explain.pod_claims import UNCHECKED
 from vgpucli.explain.refusal import (
     cause_without_room,
+    claims_step,
     missed_units,
     refused_step,
     scheduler_texts,
@@ -49,17 +52,16 @@ from vgpucli.explain.refusal import (
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import (
+    ADVICE,
     concluded,
     gpu_text,
+    names_text,
     reopening,
     share_text,
     system_title,
     time_text,
 )
 from vgpucli.group_usage import MeasuredUse
-
-MOST_NAMED: Final = 5
-"""Maximum number of nodes that a sentence names."""
 
 
 def explain_pod(evidence: KnownPod) -> Explanation:
@@ -198,6 +200,9 @@ def _valid_request(evidence: KnownPod) -> ExplainedStep:
 
 def _observed_request(evidence: KnownPod) -> str:
     """The request of a pod whose share is not read, as text; "" for another pod."""
+    if evidence.supplied:
+        units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.supplied.items()))
+        return f"{units}, which no node advertises: a DRA driver has the GPUs"
     if evidence.by_claims:
         return "the GPUs of the pod, if it has any, come from ResourceClaims"
     if (other := evidence.other) is not None:
@@ -271,7 +276,10 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
 def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:
     """The nodes of a pod that our scheduler does not place."""
     if evidence.by_claims:
-        return _not_checked(WayStep.NODES, "kubectl describe resourceclaim", *evidence.claims)
+        texts = (*(claim.text for claim in evidence.claims), *evidence.free_devices)
+        if evidence.claims and all(claim.is_allocated for claim in evidence.claims):
+            return _passed(WayStep.NODES, *texts)
+        return _not_checked(WayStep.NODES, UNCHECKED, *texts)
     if evidence.observed:
         return _units(evidence)
     other = evidence.other
@@ -286,7 +294,7 @@ def _units(evidence: KnownPod) -> ExplainedStep:
     missed = missed_units(evidence, message)
     free = sorted(evidence.units_free)
     if free and evidence.closed.keys() >= evidence.units_free:
-        text = f"units are free on {count(len(free), 'node')}: {_names(free)}"
+        text = f"units are free on {count(len(free), 'node')}: {names_text(free)}"
         return _closed(evidence, free, text, *evidence.units)
     if not missed:
         needs = "the message of kube-scheduler, which alone places the pod"
@@ -323,6 +331,7 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
         text = rejection_text(summary_of(numbers), demand)
         texts = tuple(text.split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
+        step = _of_node(step, evidence.answers)
         if too_large := _too_large(evidence, demand):
             advice = "request less memory for each GPU, or add a larger GPU"
             texts = (*texts, too_large)
@@ -331,8 +340,41 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     taking = [name for name in fitting if name not in evidence.closed]
     named = taking or fitting
     total = count(len(evidence.answers), "node")
-    text = f"GPUs have room on {len(named)} of {total}: {_names(named)}"
+    text = f"GPUs have room on {len(named)} of {total}: {names_text(named)}"
     return _passed(WayStep.NODES, text) if taking else _closed(evidence, fitting, text)
+
+
+def _of_node(step: ExplainedStep, answers: Iterable[NodeAnswer]) -> ExplainedStep:
+    """The step with the first node that refuses by its first reason, and the pod in the way there.
+
+    Only for a reason that is about the node, and not about the amounts that the pod requests.
+    """
+    if step.reasons[0].code not in _ABOUT_NODES:
+        return step
+    for name, view, refusal in answers:
+        if refusal is None or refusal.cause.value != step.reasons[0].code:
+            continue
+        detail, advice = f"node {name}", f"vgpu explain node {name} shows what is wrong there"
+        if view is not None and view.standing and view.reason is None:
+            pod = view.standing[0]
+            detail = f"node {name}, {pod.text}"
+            if pod.reason is not StandingReason.RESERVED:
+                named = f"{pod.pod.namespace}/{pod.pod.name}"
+                advice = f"vgpu explain pod {named} shows what is wrong with it"
+            else:
+                advice = ADVICE[PlacementReason.OTHER_SCHEDULER]
+        return structs.replace(step, detail=detail, advice=advice)
+    return step
+
+
+_ABOUT_NODES: Final = frozenset(
+    {
+        PlacementReason.MIXED_NODE,
+        PlacementReason.UNREADABLE,
+        PlacementReason.OTHER_SCHEDULER,
+        PlacementReason.POD_WITHOUT_GPU,
+    }
+)
 
 
 def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedStep:
@@ -401,10 +443,10 @@ def _claimed(evidence: KnownPod) -> ExplainedStep:
 def _unclaimed(evidence: KnownPod) -> ExplainedStep:
     """Why a bound pod has no reservation."""
     where = f"the pod is bound to node {evidence.pod.node}"
+    if evidence.claims or not (evidence.reading.wanted or _holdings(evidence)):
+        return _passed(WayStep.RESERVED, where, *(claim.text for claim in evidence.claims))
     if _holdings(evidence):
         return _passed(WayStep.RESERVED, where, "the only GPU of the node needs no annotation")
-    if not evidence.reading.wanted:
-        return _passed(WayStep.RESERVED, where, *evidence.claims)
     if texts := _wrong_scheduler(evidence):
         step = _failed(WayStep.RESERVED, ExplainReason.WRONG_SCHEDULER, where, *texts)
         return structs.replace(step, detail=texts[0])
@@ -446,8 +488,10 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     pod, message = evidence.pod, one_line(evidence.pod.unschedulable)
     if pod.gated:
         return _waiting(WayStep.RESERVED, ExplainReason.GATED, *map(_gate_text, pod.gates))
-    if isinstance(evidence.demanded, PlacementRefusal) and not _is_placed_by_others(evidence):
-        return _not_reached(WayStep.RESERVED)
+    waits = claims_step(evidence) if evidence.by_claims else None
+    is_refused = isinstance(evidence.demanded, PlacementRefusal)
+    if waits is not None or (is_refused and not _is_placed_by_others(evidence)):
+        return waits or _not_reached(WayStep.RESERVED)
     if not message:
         texts = scheduler_texts(evidence)
         return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
@@ -457,7 +501,7 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     misses_no_unit = evidence.observed and not missed_units(evidence, parsed(message))
     if (fitting or misses_no_unit or evidence.by_claims) and not evidence.in_the_way.missing:
         shown = "free units" if evidence.observed else "room by the allocation records"
-        room = f"nodes with {shown}: {_names(fitting) or 'none'}"
+        room = f"nodes with {shown}: {names_text(fitting) or 'none'}"
         return refused_step(evidence, fitting, room)
     cause = cause_without_room(evidence)
     if cause is not None:
@@ -667,7 +711,7 @@ def _container_text(pod: Pod) -> str:
     names = running or ended
     if not names:
         return f"the pod, in phase {pod.phase} by its kubelet,"
-    return f"{'container' if len(names) == 1 else 'containers'} {_names(names)}"
+    return f"{'container' if len(names) == 1 else 'containers'} {names_text(names)}"
 
 
 def _has_run(pod: Pod) -> bool:
@@ -764,8 +808,3 @@ def _status_text(status: Status) -> str:
     restarts = f", {count(status.restarts, 'restart')}" if status.restarts else ""
     last = f"; it ended with {status.last_reason}" if status.last_reason else ""
     return f"container {status.name}: {status.reason}{restarts}{message}{last}"
-
-
-def _names(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -11,10 +11,13 @@ from reconciler.observe.owners import LockOwnerReader, named_owners
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.kinds import NODES
 from vgpu.model.objects import Node, Pod
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.schemes.registry import registry
 from vgpucli.explain.evidence import ClusterObjects
-from vgpucli.inspect.read import Read, from_cluster, from_files, with_quotas
+from vgpucli.inspect.read import UNREAD_CLAIMS, Read, from_cluster, from_files, with_quotas
 
 MOST_NODES: Final = 32
 """Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
@@ -32,6 +35,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         is_dump=True,
         notes=read.notes,
         pods_read=read.pods_read,
+        claims_read=bool(read.objects.resource_claims.resource_claims),
     )
 
 
@@ -44,6 +48,9 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     pod = _pod(cluster, namespace, name)
     node, claims = ("", False) if pod is None else (pod.node, pod.uses_resource_claims)
     read = _of_node(cluster, node, claims=claims)
+    if pod is not None and not claims and _may_be_supplied(pod, read.objects.nodes):
+        claims = True
+        read = _of_node(cluster, node, claims=claims)
     objects = _with_pods(read.objects, () if pod is None else (pod,))
     unread = len(read.notes)
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
@@ -58,6 +65,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         read.gpu_quota,
         notes=read.notes,
         quotas_read=len(read.notes) == unread,
+        claims_read=claims and not any(UNREAD_CLAIMS in note for note in read.notes),
     )
 
 
@@ -67,6 +75,9 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
     Raises ClusterError, SourceError, and click.ClickException if there is no such node.
     """
     read = from_cluster(cluster, name, reads_resource_claims=False)
+    (node,) = read.objects.nodes
+    if not (registry().schemes_of(node) or advertised_units(node)):
+        read = from_cluster(cluster, name)
     codecs = detect_schemes(read.objects, Units()).codecs
     known = {(pod.ref.namespace, pod.ref.name) for pod in read.objects.pods}
     owners = LockOwnerReader(cluster.pod).ask(
@@ -74,6 +85,13 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
     )
     notes = (*read.notes, *filter(None, (owners.note,)))
     return ClusterObjects(read.objects, read.as_of, lock_owners=owners.known, notes=notes)
+
+
+def _may_be_supplied(pod: Pod, nodes: Iterable[Node]) -> bool:
+    """Whether a ResourceClaim may supply what a pod requests of NVIDIA's resources."""
+    names = {name for name in pod.requested_units() if is_nvidia_resource(name)}
+    advertised = {name for node in nodes for name in node.advertised}
+    return not pod.node and bool(names) and not names & advertised
 
 
 def _of_node(cluster: ApiClient, node: str, *, claims: bool) -> Read:

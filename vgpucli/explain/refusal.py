@@ -40,6 +40,7 @@ from vgpucli.explain.scheduler_message import (
     named,
     parsed,
 )
+from vgpucli.explain.sentences import names_text
 
 _Cause = Callable[[KnownPod, SchedulerMessage], ExplainedStep | None]
 
@@ -150,6 +151,39 @@ def scheduler_texts(evidence: KnownPod) -> Iterator[str]:
     if others and name not in known.schedulers:
         scheduler, pod = others[0]
         yield f"other pods of its sharing system are placed by {scheduler}, such as {pod}"
+
+
+def claims_step(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod that waits for a ResourceClaim: the first that is missing, else waiting.
+
+    None if the state of its ResourceClaims does not show it, or if the message names more.
+    """
+    waiting = [claim for claim in evidence.claims if claim.reason is not None]
+    message = parsed(evidence.pod.unschedulable)
+    if any(part.kind is not PartKind.RESOURCE_CLAIM for part in message.parts):
+        return None
+    quoted = (f"kube-scheduler: {message.text}",) if message.text else ()
+    free = names_text(evidence.free_devices)
+    if evidence.supplied and message.parts:
+        step = _failed(
+            evidence, ExplainReason.RESOURCE_CLAIMS_WAIT, *evidence.free_devices, *quoted
+        )
+        return structs.replace(step, detail=free, advice=_DEVICE_CLASS)
+    if not waiting:
+        return None
+    waiting.sort(key=lambda claim: claim.reason is not ExplainReason.RESOURCE_CLAIM_MISSING)
+    first, *_ = waiting
+    reason = first.reason or ExplainReason.RESOURCE_CLAIMS_WAIT
+    step = _failed(evidence, reason, *(claim.text for claim in waiting), *quoted)
+    is_missing = reason is ExplainReason.RESOURCE_CLAIM_MISSING
+    detail = first.text if is_missing else "; ".join(filter(None, (first.text, free)))
+    return structs.replace(step, detail=detail, advice=first.advice)
+
+
+_DEVICE_CLASS: Final = (
+    "kubectl get deviceclass -o yaml shows which DeviceClass serves the resource"
+    " (spec.extendedResourceName), and kubectl get resourceslices what its driver has"
+)
 
 
 def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:

@@ -65,10 +65,11 @@ REMARKED_STEPS: Final[Mapping[ObjectKind, WayStep]] = {
     ObjectKind.NAMESPACE: WayStep.QUOTA,
     ObjectKind.DEVICE: WayStep.USE,
     ObjectKind.NODE: WayStep.NODES,
+    ObjectKind.POD: WayStep.NODES,
 }
 """The steps of a pod at which findings about another object are remarks: about its namespace or a
-ResourceQuota there, about a device that it holds, and about the node of a pod that does not run, or
-a locked node with room for it."""
+ResourceQuota there, about a device that it holds, about the node of a pod that does not run, a
+locked node with room for it, and pods that are in its way."""
 
 
 def step_of(finding: Finding) -> WayStep | None:

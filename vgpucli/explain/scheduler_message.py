@@ -250,7 +250,12 @@ _TEXTS: Final[tuple[tuple[PartKind, re.Pattern[str]], ...]] = tuple(
 _NODES: Final = re.compile(
     r"(?:0/(?P<total>\d+) |all )nodes are (?:un)?available: (?P<body>.*)", re.DOTALL
 )
-_PREEMPTION: Final = re.compile(r"(?:^|\.? )preemption: .*$", re.DOTALL)
+_PREEMPTION: Final = re.compile(
+    r"(?:^|\.? )(?:(?:still not schedulable|no new claims to deallocate), )?preemption: .*$",
+    re.DOTALL,
+)
+"""What PostFilter plugins add: preemption, and before it ResourceClaims
+(``dynamicresources/dynamicresources.go``, PostFilter)."""
 _COUNTED: Final = re.compile(r"(?P<nodes>\d+) (?:node\(s\) )?(?P<text>.+)", re.DOTALL)
 _CARDS: Final = re.compile(r"(?:\d+/\d+ )?(?P<code>[A-Z][A-Za-z]+)$")
 _NEXT: Final = re.compile(r", (?=\d+ )")

@@ -1,6 +1,6 @@
 """The sentences of an explanation: shares, GPUs and times, the conclusion, and what to do. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -30,6 +30,16 @@ SYSTEM_TITLES: Final[Mapping[str, str]] = {
     "dra": "a DRA driver",
 }
 """The sharing systems for people, by the names of their rows that differ."""
+
+
+MOST_NAMED: Final = 5
+"""Maximum number of objects that a sentence names."""
+
+
+def names_text(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def system_title(*names: str) -> str:

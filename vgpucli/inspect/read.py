@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import msgspec
@@ -229,6 +229,10 @@ def from_cluster(
     objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(objects, as_of, tuple(notes), selected)
+
+
+UNREAD_CLAIMS: Final = "ResourceClaims could not be read"
+"""The beginning of the note that the user may not read them."""
 
 
 def _resource_claims(
