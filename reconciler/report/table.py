@@ -1,12 +1,13 @@
 """A plan for people: actions, skipped objects with reasons, and findings that are report only.
 
 On a terminal, the evidence is below its object where it does not fit beside it. Elsewhere, each
-object is one whole line, which other programs can search and cut.
+object is one whole line, which other programs can search and cut. Equal entries of many objects are
+one line with their number; the JSON form has each.
 """
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from reconciler.reasons import ActionOutcome, Effect, SkipReason
 from reconciler.report.document import AS_BEFORE, Most, ReportDocument, doing, moment
 from reconciler.report.document import GOOD as ACHIEVED
 from vgpu.model.durations import age
+from vgpu.model.folding import examples_text, folded, masked
 from vgpu.model.units import count
 from vgpu.program.terminal import (
     BAD,
@@ -142,7 +144,7 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield []
     if plan.actions:
         yield [(f"To be done: {len(plan.actions)}", BOLD)]
-        yield from _table([_action_row(entry, plan.made_at) for entry in plan.actions], width, "  ")
+        yield from _table(_rows(plan.actions, _action_row, plan.made_at), width, "  ")
         yield []
     if plan.skipped:
         yield [(f"Skipped: {len(plan.skipped)}", BOLD)]
@@ -150,8 +152,7 @@ def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
         yield []
     if plan.findings:
         yield [(f"Report only: {len(plan.findings)}", BOLD)]
-        rows = [_finding_row(entry, plan.made_at) for entry in plan.findings]
-        yield from _table(rows, width, "  ")
+        yield from _table(_rows(plan.findings, _finding_row, plan.made_at), width, "  ")
         yield []
     yield from _wrapped(_summary(plan), width, "", "", BOLD)
     if command and plan.actions:
@@ -167,8 +168,41 @@ def _skipped(plan: Plan, width: int | None) -> Iterator[Line]:
         if entries := by_reason.get(skip):
             heading = f"{skip.value}: {skip.explanation} ({len(entries)})"
             yield from _wrapped(heading, width, "  ", "    ", DOUBTFUL)
-            rows = [_skipped_row(entry, plan.made_at) for entry in entries]
-            yield from _table(rows, width, "    ")
+            yield from _table(_rows(entries, _skipped_row, plan.made_at), width, "    ")
+
+
+def _rows(entries: Sequence[Entry], make: Callable[[Entry, float], _Row], now: float) -> list[_Row]:
+    """A row for each entry; one for entries that differ in their objects and ages alone."""
+    rows = [(entry, make(entry, now)) for entry in entries]
+    return [_folded_row(equal, now) for equal in folded(rows, _likeness)]
+
+
+def _likeness(made: tuple[Entry, _Row]) -> tuple[str, ...]:
+    entry, row = made
+    object_ref = entry.finding.object_ref
+    names = (f"{object_ref.namespace}/{object_ref.name}", object_ref.name, object_ref.node)
+    *own, _, _, _ = (text for text, _ in row.cells)
+    return (*own, object_ref.kind, masked(row.text, *names, object_ref.uid))
+
+
+def _folded_row(equal: Sequence[tuple[Entry, _Row]], now: float) -> _Row:
+    (entry, row), *others = equal
+    if not others:
+        return row
+    refs = [each.finding.object_ref for each, _ in equal]
+    since = [each.finding.since for each, _ in equal if each.finding.since is not None]
+    nodes = {ref.node for ref in refs}
+    *own, _, (node, style), (_, dim) = row.cells
+    noun = (
+        _NOUNS.get(entry.finding.object_ref.kind) or _KINDS[entry.finding.object_ref.kind].strip()
+    )
+    cells = (
+        *own,
+        (_count(len(equal), noun), BOLD),
+        (node if len(nodes) == 1 else "", style),
+        (age(now - min(since)) if since else "", dim),
+    )
+    return _Row(cells, f"{examples_text(map(object_text, refs))}: {row.text}")
 
 
 def _action_row(entry: Entry, now: float) -> _Row:

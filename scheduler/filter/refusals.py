@@ -14,6 +14,7 @@ from typing import Final, Self
 import msgspec
 
 from vgpu.model.allocation import Request
+from vgpu.model.folding import folded_texts
 from vgpu.model.units import count, exact_size, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
@@ -209,7 +210,7 @@ def summary_of(refused: RefusedNodes) -> RejectionSummary:
         refused.counts(),
         max(free, default=None),
         quota=next(over_quota, ""),
-        standing=", ".join(in_the_way),
+        standing=", ".join(folded_texts((text.partition(": ")[0], text) for text in in_the_way)),
     )
 
 

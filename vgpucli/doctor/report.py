@@ -6,7 +6,7 @@ docs/doctor.md describes it.
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
+from vgpu.model.folding import examples_text, folded, masked
 from vgpu.model.units import count
 from vgpu.program.terminal import (
     BAD,
@@ -96,11 +97,25 @@ def show(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _lines(diagnosis: Diagnosis, width: int) -> Iterator[Line]:
-    for finding in diagnosis.findings:
-        yield from _finding(finding, width)
+    for equal in folded(diagnosis.findings, _likeness):
+        yield from _finding(_joined(equal), width)
     errors, warnings = (diagnosis.count(each) for each in (Severity.ERROR, Severity.WARNING))
     yield []
     yield [(f"{count(errors, 'error')}, {count(warnings, 'warning')}", BOLD)]
+
+
+def _likeness(finding: DoctorFinding) -> tuple[str, ...]:
+    texts = (masked(text, finding.about) for text in finding.evidence)
+    return finding.severity, finding.check, finding.reason, finding.advice, *texts
+
+
+def _joined(equal: Sequence[DoctorFinding]) -> DoctorFinding:
+    """Findings that differ in what they are about alone, as one."""
+    first, *others = equal
+    if not others:
+        return first
+    about = f"{len(equal)} times, of {examples_text(each.about for each in equal)}"
+    return msgspec.structs.replace(first, about=about)
 
 
 def _finding(finding: DoctorFinding, width: int) -> Iterator[Line]:

@@ -319,8 +319,10 @@ class ClusterEvidence:
             },
             tuple(
                 sorted(
-                    f"pod {each.object_ref.namespace}/{each.object_ref.name}:"
-                    f" {each.cause.explanation}"
+                    (
+                        f"pod {each.object_ref.namespace}/{each.object_ref.name}",
+                        each.cause.explanation,
+                    )
                     for each in claiming
                 )
             ),

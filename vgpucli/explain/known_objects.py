@@ -9,6 +9,7 @@ from reconciler.model import Finding
 from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.from_api import Reading
+from vgpu.model.folding import folded_texts
 from vgpu.model.names import Scheme
 from vgpu.model.objects import Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
@@ -154,7 +155,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         pods: the pods that hold or have reserved devices on it.
         resources: what it advertises of the sharing systems' resources.
         observed: what it advertises of the resources of NVIDIA's own plugin.
-        claiming: its pods that claim GPUs and request none, in sentences.
+        claiming: its pods that claim GPUs and request none, each with a sentence.
         locks: its locks.
         systems: the names of the rows of its sharing systems.
         published: the number of devices in its ResourceSlices of GPUs, by driver.
@@ -173,7 +174,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     resources: Mapping[str, int] = {}
     observed: Mapping[str, int] = {}
-    claiming: tuple[str, ...] = ()
+    claiming: tuple[tuple[str, str], ...] = ()
     locks: tuple[NodeLock, ...] = ()
     systems: tuple[str, ...] = ()
     published: Mapping[str, int] = {}
@@ -208,7 +209,10 @@ def node_groups(
             if refusal is None:
                 details += filter(None, [closed[name].detail] if name in closed else ())
                 continue
-            if view is not None and view.detail and view.reason is reason:
+            if view is not None and view.standing_reason is reason:
+                standing = ((each.pod.name, each.text) for each in view.standing)
+                details.append("; ".join(folded_texts(standing)))
+            elif view is not None and view.detail and view.reason is reason:
                 details.append(view.detail)
             elif not refusal.skipped and refusal.message not in ("", refusal.reason.explanation):
                 details.append(refusal.message)

@@ -12,6 +12,7 @@ from scheduler.filter.refusals import node_lines
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.ledger import DeviceEntry, Holding
+from vgpu.model.folding import folded_texts
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
 from vgpu.model.taints import KEEPS_OFF
@@ -230,25 +231,29 @@ def _not_checked(step: WayStep, needs: str, *evidence: str) -> ExplainedStep:
 
 def _records(evidence: KnownNode) -> ExplainedStep:
     view = evidence.view
-    unread = tuple(
-        one_line(each.detail if each.pod is None else f"{_pod_text(each.pod)}: {each.detail}")
-        for each in evidence.ledger.malformed
-        if each.problem is not ClaimProblem.REQUESTS_NOTHING
-    )
+    unread = tuple(folded_texts(_unread(evidence)))
+    claiming = tuple(folded_texts((pod, f"{pod}: {text}") for pod, text in evidence.claiming))
     if view is not None and view.reason is not None:
         return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)
     if view is not None and view.standing_reason is not None:
-        standing = (each.text for each in view.standing)
-        texts = (*standing, *unread, *map(one_line, evidence.claiming))
+        standing = folded_texts((_pod_text(each.pod), each.text) for each in view.standing)
+        texts = (*standing, *unread, *claiming)
         return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
     if unread:
-        texts = (*unread, *map(one_line, evidence.claiming))
-        return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *texts)
+        reason = StepReason.of(PlacementReason.UNREADABLE)
+        return _failed(WayStep.RECORDS, reason, *unread, *claiming)
     if not evidence.pods_read:
         return _not_checked(WayStep.RECORDS, _PODS_IN_DUMP)
     text = f"{count(len(evidence.pods), 'pod')} with devices"
-    texts = (text, *map(one_line, evidence.claiming))
-    return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=texts)
+    return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=(text, *claiming))
+
+
+def _unread(evidence: KnownNode) -> Iterator[tuple[str, str]]:
+    """What of the records cannot be read, each with the pod that it is of."""
+    for each in evidence.ledger.malformed:
+        if each.problem is not ClaimProblem.REQUESTS_NOTHING:
+            pod = "" if each.pod is None else _pod_text(each.pod)
+            yield pod, one_line(": ".join(filter(None, (pod, each.detail))))
 
 
 def _pod_text(pod: PodRef) -> str:
@@ -334,6 +339,8 @@ def _gpus(evidence: KnownNode) -> Iterator[str]:
             free = entry.free_memory_bytes
             amount = "free memory unknown" if free is None else f"{rounded_size(free)} free"
             yield f"{gpu_text(entry.device)}: {amount}, {count(len(entry.holdings), 'share')}"
-    for finding in evidence.findings:
-        if finding.object_ref.kind is ObjectKind.DEVICE:
-            yield f"{finding.rule}: {'; '.join(finding.evidence)}"
+    yield from folded_texts(
+        (each.object_ref.name, f"{each.rule}: {'; '.join(each.evidence)}")
+        for each in evidence.findings
+        if each.object_ref.kind is ObjectKind.DEVICE
+    )

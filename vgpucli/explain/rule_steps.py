@@ -7,6 +7,7 @@ from msgspec import structs
 
 from reconciler.model import Finding, ObjectKind
 from reconciler.reasons import Rule
+from vgpu.model.folding import folded_texts
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, StepReason, WayStep
 
 POD_STEPS: Final[Mapping[Rule, WayStep]] = {
@@ -106,10 +107,11 @@ def with_remarks(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedS
     own = [each for each in findings if REMARKED_STEPS.get(each.object_ref.kind) is step.step]
     if not own:
         return step
+    texts = ((each.object_ref.name, text) for each in own for text in each.evidence)
     return structs.replace(
         step,
-        evidence=(*step.evidence, *_evidence(own)),
-        remarks=(*step.remarks, *map(reason_of, own)),
+        evidence=(*step.evidence, *folded_texts(texts)),
+        remarks=tuple(dict.fromkeys((*step.remarks, *map(reason_of, own)))),
     )
 
 

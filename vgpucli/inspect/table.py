@@ -25,6 +25,7 @@ from vgpu.inventory import (
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model.allocation import Request
 from vgpu.model.durations import age
+from vgpu.model.folding import examples_text, folded, masked
 from vgpu.model.names import Phase, PodRef
 from vgpu.model.units import GIB, MILLI_PER_PERCENT, count, rounded_size
 from vgpu.program.terminal import (
@@ -362,36 +363,48 @@ class _Table(msgspec.Struct, frozen=True):
         if not pending:
             return
         yield [(f"Without a device: {len(pending)}", BOLD)]
-        for waiting in pending:
-            request = "" if waiting.request is None else wanted(waiting.request)
-            node = f" on {waiting.node}" if waiting.node else ""
-            age = self._age(waiting.since)
-            pieces = (
-                self.names.of(waiting.pod, waiting.container),
-                request,
-                f"{waiting.scheme}{node}",
-                age,
-            )
-            yield [("  " + "  ".join(filter(None, pieces)), PLAIN)]
-            device = f" ({self._on(waiting.device)})" if waiting.device else ""
-            detail = f"{device}: {waiting.detail}" if waiting.detail else device
-            yield from self._wrapped(f"{waiting.reason.explanation}{detail}", "      ", DOUBTFUL)
+        for equal in folded(pending, self._pending_likeness):
+            names = [self.names.of(waiting.pod, waiting.container) for waiting in equal]
+            more = "" if len(equal) == 1 else f"{len(equal)} times: "
+            _, *facts = self._pending_likeness(equal[0])
+            detail = facts.pop()
+            ages = [each.since for each in equal if each.since is not None]
+            pieces = (examples_text(names), *facts, self._age(min(ages, default=None)))
+            yield [("  " + more + "  ".join(filter(None, pieces)), PLAIN)]
+            yield from self._wrapped(detail, "      ", DOUBTFUL)
         yield []
+
+    def _pending_likeness(self, waiting: Pending) -> tuple[str, str, str, str]:
+        """What waiting containers have in common that differ in names and ages alone."""
+        request = "" if waiting.request is None else wanted(waiting.request)
+        node = f" on {waiting.node}" if waiting.node else ""
+        device = f" ({self._on(waiting.device)})" if waiting.device else ""
+        detail = f"{device}: {waiting.detail}" if waiting.detail else device
+        text = f"{waiting.reason.explanation}{detail}"
+        return waiting.reason, request, f"{waiting.scheme}{node}", text
 
     def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
         conflicts = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
         if not conflicts:
             return
         yield [(f"Conflicts: {len(conflicts)}", BOLD)]
-        for view, conflict in conflicts:
-            pod = conflict.pod
-            container = "" if pod is None else self.names.of(pod, conflict.container)
-            gpu = self._on(conflict.device) if conflict.device else ""
-            yield [("  " + "  ".join(filter(None, (view.node.name, gpu, container))), PLAIN)]
+        for equal in folded(conflicts, _likeness):
+            names = ["  ".join(self._about(view.node.name, conflict)) for view, conflict in equal]
+            more = "" if len(equal) == 1 else f"{len(equal)} times: "
+            yield from self._wrapped(f"{more}{examples_text(names)}", "  ", PLAIN)
+            _, conflict = equal[0]
             detail = f": {conflict.detail}" if conflict.detail else ""
             text = f"{conflict.kind.explanation}{detail}{_parties(conflict)}"
             yield from self._wrapped(text, "      ", BAD)
         yield []
+
+    def _about(self, node: str, conflict: Conflict) -> Iterator[str]:
+        """The node, the GPU and the container of a conflict, as far as it has them."""
+        yield node
+        if conflict.device:
+            yield self._on(conflict.device)
+        if conflict.pod is not None:
+            yield self.names.of(conflict.pod, conflict.container)
 
     def _free_capacities(self, capacities: Sequence[FreeCapacity]) -> Iterator[Line]:
         if not capacities:
@@ -510,6 +523,16 @@ def apart_text(apart: UnavailableMemory) -> str:
 
 
 _MOST_PARTIES: Final = 4
+
+
+def _likeness(found: tuple[NodeView, Conflict]) -> tuple[str, ...]:
+    """What conflicts have in common that differ in their objects alone."""
+    view, conflict = found
+    pods = [each.pod for each in conflict.statements]
+    pods += [] if conflict.pod is None else [conflict.pod]
+    names = [name for pod in pods for name in (f"{pod.namespace}/{pod.name}", pod.name, pod.uid)]
+    text = f"{conflict.detail}{_parties(conflict)}"
+    return conflict.kind, masked(text, *names, view.node.name, conflict.device)
 
 
 def _parties(conflict: Conflict) -> str:
