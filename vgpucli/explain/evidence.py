@@ -19,6 +19,7 @@ from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, Finding, ObjectKind, Snapshot
 from reconciler.observe.cluster import cluster_view
 from reconciler.observe.dump import uses_share_pods
+from reconciler.observe.owners import named_owners
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
@@ -462,27 +463,34 @@ class ClusterEvidence:
         with_room = [self._nodes[name] for name in sorted(roomy) if name in self._nodes]
         locks = tuple(node_locks(with_room, self.schemes.codecs))
         locked = {name for name, _ in locks[:_MOST_LOCKED]}
+        of_all = node_locks(gpu_nodes, self.schemes.codecs)
+        full_locked = tuple(islice((lock for lock in of_all if lock[0] not in roomy), _MOST_LOCKED))
+        named = {*locked, *(node for node, _ in full_locked)}
         standing = {
             each.pod.uid: name
             for name, view, _ in evidence.answers
             for each in (view.standing if view is not None else ())
         }
-        near = {*locked, *islice(dict.fromkeys(standing.values()), _MOST_LOCKED)}
+        near = {*named, *islice(dict.fromkeys(standing.values()), _MOST_LOCKED)}
         supplied = pod.uses_resource_claims or self._serves_claims
         return structs.replace(
             in_the_way,
             locks=locks,
+            full_locked=full_locked,
             findings=tuple(
                 each
                 for each in (self._findings(near, frozenset(), frozenset()) if near else ())
-                if (each.object_ref.kind is ObjectKind.NODE and each.object_ref.name in locked)
+                if (each.object_ref.kind is ObjectKind.NODE and each.object_ref.name in named)
                 or (each.object_ref.kind is ObjectKind.POD and each.object_ref.uid in standing)
             ),
             foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)) if names else (),
             missing=()
             if supplied
             else missing_resources(
-                pod, self._advertised, uncounted, fits=bool(roomy - evidence.closed.keys())
+                pod,
+                self._advertised,
+                uncounted,
+                fits=bool(evidence.observed or roomy - evidence.closed.keys()),
             ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
             unallocatable=tuple(_unallocatable(fitting, demanded))[:_MOST_LISTED],
@@ -582,7 +590,7 @@ class ClusterEvidence:
         snapshot = Snapshot(
             now=self.now,
             complete=self._complete,
-            lock_owners={**by_name, **self.cluster.lock_owners},
+            lock_owners={**self._gone_owners(near.nodes, by_name), **self.cluster.lock_owners},
             quotas=quotas,
             quota_namespaces=marked,
             resource_quotas=declared,
@@ -590,6 +598,15 @@ class ClusterEvidence:
         )
         view = cluster_view(snapshot, near, schemes, LedgerCache(), whole.unhealthy)
         return tuple(find(ClusterIndex(view.snapshot, view.codecs), EVERY_RULE))
+
+    def _gone_owners(
+        self, nodes: Iterable[Node], pods: Mapping[tuple[str, str], Pod]
+    ) -> Mapping[tuple[str, str], Pod | None]:
+        """The owners of locks: a dump that has pods has all of them, and other pods are gone."""
+        if not (self.cluster.is_dump and self.cluster.pods_read):
+            return pods
+        owners = named_owners(nodes, self.schemes.codecs)
+        return {**dict.fromkeys(owners), **pods}
 
     @staticmethod
     def _is_about(finding: Finding, pod: Pod) -> bool:

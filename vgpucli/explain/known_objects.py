@@ -49,6 +49,7 @@ class InTheWay(msgspec.Struct, frozen=True):
 
     Attributes:
         locks: locks of nodes with room, by the name of the node.
+        full_locked: locks of nodes without room.
         findings: the reconciler's findings about these nodes, and about pods in the way.
         foreign: pods that are bound elsewhere and reserve GPUs of nodes with room, as sentences.
         missing: requested resources that no node advertises.
@@ -61,6 +62,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     """
 
     locks: tuple[tuple[str, NodeLock], ...] = ()
+    full_locked: tuple[tuple[str, NodeLock], ...] = ()
     findings: tuple[Finding, ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[MissingResource, ...] = ()

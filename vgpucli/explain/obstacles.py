@@ -42,8 +42,8 @@ def missing_resources(
 ) -> tuple[MissingResource, ...]:
     """The requested resources that are not ``advertised``, without those that no plugin has.
 
-    A resource of a sharing system is missing only if the pod ``fits`` a node by its GPUs and
-    kube-scheduler misses the resource: others may count it.
+    A resource of a sharing system is missing only if the pod ``fits`` a node by its GPUs, or has
+    none of a system that counts GPUs, and kube-scheduler misses the resource: others may count it.
     """
     of_systems = registry().resource_names
     known = sorted({*advertised, *uncounted, *of_systems})

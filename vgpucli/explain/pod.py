@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
-from reconciler.reasons import Cause
+from reconciler.reasons import Cause, Rule
 from reconciler.rules.rejected_pods import RAN_AND_ENDED
 from scheduler.filter.refusals import (
     RefusedNodes,
@@ -67,9 +67,12 @@ from vgpucli.group_usage import MeasuredUse
 def explain_pod(evidence: KnownPod) -> Explanation:
     """The steps of the pod, with a closing sentence."""
     steps: list[ExplainedStep] = []
+    over_quota = [each for each in evidence.findings if each.rule is Rule.OVER_QUOTA]
+    remarked_findings = over_quota if _is_placed(evidence) else []
+    decisive_findings = [each for each in evidence.findings if each not in remarked_findings]
     for check in _CHECKS:
-        step = with_findings(check(evidence), evidence.findings)
-        step = with_remarks(step, evidence.nearby)
+        step = with_findings(check(evidence), decisive_findings)
+        step = with_remarks(step, (*remarked_findings, *evidence.nearby))
         steps.append(_with_conflicts(step, evidence) if step.step is WayStep.USE else step)
     ref = evidence.pod.ref
     explanation = Explanation(
@@ -301,11 +304,12 @@ def _units(evidence: KnownPod) -> ExplainedStep:
         return _not_checked(WayStep.NODES, needs, *evidence.units)
     if not evidence.nodes_read:
         return _not_checked(WayStep.NODES, _NODES_IN_DUMP, quoted)
-    texts = evidence.units or (f"no node advertises {missed[0].name}",)
+    if missing := _missing(evidence):
+        return structs.replace(missing, evidence=(*missing.evidence, quoted))
     if free:
-        return _passed(WayStep.NODES, *texts)
-    step = _failed(WayStep.NODES, ExplainReason.UNITS_MISSING, *texts, quoted)
-    return structs.replace(step, detail=texts[0])
+        return _passed(WayStep.NODES, *evidence.units)
+    step = _failed(WayStep.NODES, ExplainReason.UNITS_MISSING, *evidence.units, quoted)
+    return structs.replace(step, detail=next(iter(evidence.units), ""))
 
 
 def _missing(evidence: KnownPod) -> ExplainedStep | None:
@@ -506,7 +510,12 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     cause = cause_without_room(evidence)
     if cause is not None:
         return cause
-    step = _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, f"kube-scheduler: {message}")
+    texts = (
+        f"node {node}, which has no room, has {lock.key}: {lock.text!r}"
+        for node, lock in evidence.in_the_way.full_locked
+    )
+    quoted = f"kube-scheduler: {message}"
+    step = _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted, *texts)
     return step if evidence.nodes_read else structs.replace(step, advice=_READ_NODES)
 
 
@@ -630,6 +639,8 @@ def _used(evidence: KnownPod, held: tuple[str, ...]) -> ExplainedStep:
     if evidence.observed or evidence.other:
         text = "the API server does not have its GPU: vgpu top on the node shows it"
         return _not_checked(WayStep.USE, _ON_NODE, text, *held)
+    if not evidence.nodes_read:
+        return _not_checked(WayStep.USE, _NODES_IN_DUMP, *held)
     return _passed(WayStep.USE, *held) if held else _not_checked(WayStep.USE, _ON_NODE)
 
 

@@ -332,6 +332,7 @@ def _other_checks(
         texts,
         since=evidence.pod.scheduled_at,
         advice=advice,
+        detail=named(checks),
     )
 
 

@@ -102,9 +102,16 @@ def with_findings(step: ExplainedStep, findings: Iterable[Finding]) -> Explained
     )
 
 
+def remarked_step(finding: Finding) -> WayStep | None:
+    """The step at which a finding is a remark; that of a quota is one for a pod that is placed."""
+    if finding.rule is Rule.OVER_QUOTA:
+        return WayStep.QUOTA
+    return REMARKED_STEPS.get(finding.object_ref.kind)
+
+
 def with_remarks(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedStep:
     """The step with findings about other objects, which change nothing about its outcome."""
-    own = [each for each in findings if REMARKED_STEPS.get(each.object_ref.kind) is step.step]
+    own = [each for each in findings if remarked_step(each) is step.step]
     if not own:
         return step
     texts = ((each.object_ref.name, text) for each in own for text in each.evidence)

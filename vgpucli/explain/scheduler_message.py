@@ -272,7 +272,7 @@ def parsed(message: str) -> SchedulerMessage:
         parts.append(_part(group["group"]))
     refused = _NODES.search(rest)
     if refused is None:
-        if group is None and rest:
+        if rest:
             parts.append(_part(rest))
         return SchedulerMessage(text, None, tuple(parts))
     for piece in _NEXT.split(refused["body"].rstrip(". ")):

@@ -155,8 +155,8 @@ ADVICE: Final[Mapping[str, str]] = {
     " writes",
     ExplainReason.FOREIGN_RESERVATION: "vgpu explain pod of the pod that is named shows what is"
     " wrong with it; its scheduler counts its GPUs on the wrong node until it is recreated",
-    ExplainReason.UNITS_MISSING: "vgpu explain node NODE shows why a node has fewer units than"
-    " GPUs; else end other pods, request less, or add a GPU",
+    ExplainReason.UNITS_MISSING: "end other pods, request less, or add a GPU; vgpu explain node"
+    " shows why a node can allocate fewer units than it has",
     ExplainReason.PARTLY_ALLOCATABLE: "look at the log of the device plugin of the node: a GPU that"
     " is unhealthy is not allocatable",
     ExplainReason.NODE_GONE: "make sure that the machine is off; kube-controller-manager deletes"

@@ -1,0 +1,94 @@
+"""What an explanation names beside its cause, on small clusters rebuilt from reports of users."""
+
+import pytest
+from msgspec import structs
+
+from tests.explain.test_evidence import nvidia, whole
+from tests.explain.test_explain_pods import asking, decisive, explanation
+from tests.reconciler.samples import NOW, lock, node, pod
+from vgpu.inventory import Objects
+from vgpu.model.objects import Container, Namespace
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.explain.node import explain_node
+from vgpucli.explain.pod import explain_pod
+
+FULL = "0/1 nodes are available: 1 NodeInsufficientDevice."
+
+
+def waits(number=36 * 1024, **fields):
+    """A pod of HAMi that needs nearly a whole GPU."""
+    one = pod("train-0", "hami", node="", claim=None, phase="Pending")
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": number}
+    return structs.replace(one, statuses=(), containers=(Container("main", limits),), **fields)
+
+
+def test_a_running_pod_of_a_namespace_over_its_quota_runs_and_the_quota_is_a_remark():
+    space = Namespace("ml", annotations={"vgpu.dev/quota-memory": "4Gi"})
+    explained = explanation(pod("train-0", "gpushare", phase="Running"), namespaces=(space,))
+    assert explained.decisive is None
+    assert [each.rule for each in explained.steps[1].remarks] == ["over_quota"]
+    assert explained.conclusion.startswith("the pod runs and has its share of a GPU; ")
+    assert "(step quota)" in explained.conclusion
+
+
+def test_the_lock_of_a_node_without_room_is_shown():
+    holders = [pod(f"p-{n}", "hami", gpu=n, phase="Running") for n in range(2)]
+    locked = node("gpu-1", "hami", annotations=lock(None, 3600, "hami"))
+    explained = explanation(waits(unschedulable=FULL), locked, *holders)
+    assert decisive(explained)[0] is WayStep.NODES
+    assert [each.rule for each in explained.steps[2].remarks] == ["stale_lock"]
+    assert "node gpu-1, which has no room, has hami.io/mutex.lock" in explained.steps[3].evidence[1]
+
+
+def test_the_owner_of_a_lock_that_is_in_no_dump_of_pods_is_gone():
+    locked = node("gpu-1", "hami", annotations=lock(pod("gone", "hami"), 3600, "hami"))
+    for is_dump, cause in ((True, "owner_gone"), (False, "lock_expired")):
+        cluster = ClusterObjects(Objects((locked,), (waits(),)), NOW, is_dump=is_dump)
+        evidence = ClusterEvidence(cluster)
+        assert decisive(explain_node(evidence.of_node(locked)))[2][0] == cause
+
+
+def test_the_use_of_a_pod_is_not_checked_in_a_dump_without_nodes():
+    one = pod("train-0", "gpushare", phase="Running")
+    evidence = ClusterEvidence(ClusterObjects(Objects((), (one,)), NOW, is_dump=True))
+    step = explain_pod(evidence.of_pod(evidence.pod("ml", "train-0"))).steps[-1]
+    assert step.outcome is ExplainOutcome.NOT_CHECKED
+    assert step.needs == "nodes in the dump: kubectl get nodes"
+    assert "main holds 8.0 GiB" in step.evidence[0]
+
+
+def test_a_profile_of_mig_that_no_node_has_is_named_with_the_nearest():
+    units = {"nvidia.com/mig-2g.20gb": 4}
+    there = structs.replace(whole("gpu-1"), capacity=units, allocatable=units)
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.10gb."
+    one = structs.replace(
+        nvidia("", "Pending", unschedulable=message),
+        containers=(Container("main", {"nvidia.com/mig-1g.10gb": 1}),),
+    )
+    explained = explanation(one, there)
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["missing_resource"])
+    assert "the nearest name is nvidia.com/mig-2g.20gb" in explained.conclusion
+    assert "NODE" not in explained.advice
+
+
+@pytest.mark.parametrize(
+    "check", ['persistentvolumeclaim "data" not found', "1 Insufficient cpu", "1 Too many pods"]
+)
+def test_another_check_is_in_the_closing_sentence(check):
+    explained = explanation(asking(unschedulable=f"0/1 nodes are available: {check}."))
+    assert decisive(explained)[2] == ["other_checks"]
+    assert explained.conclusion.endswith(f"({check})")
+
+
+def test_the_queue_behind_a_pod_group_is_the_cause():
+    message = (
+        "2/4 tasks in gang unschedulable: pod group is not ready, 2 Pending, 4 minAvailable. Origin"
+        " reason is queue resource quota insufficient: insufficient volcano.sh/vgpu-number"
+    )
+    one = structs.replace(
+        pod("train-0", "volcano", node="", claim=None, phase="Pending"),
+        statuses=(),
+        unschedulable=message,
+    )
+    assert decisive(explanation(one, node("gpu-1", "volcano")))[2] == ["queue_full"]
