@@ -23,15 +23,23 @@ from msgspec import structs  # noqa: E402
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.scheduler import GPUS, MEMORY_MIB, node, pod  # noqa: E402
 from vgpu.inventory import Objects, Units  # noqa: E402
+from vgpu.kube import wire  # noqa: E402
+from vgpu.kube.scheduling_objects import (  # noqa: E402
+    PlacedPod,
+    SchedulingNode,
+    SchedulingObjects,
+    SchedulingPod,
+)
 from vgpu.model.objects import Container, OwnerReference  # noqa: E402
+from vgpu.model.taints import Toleration  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402
 from vgpucli.fit.answer import answer, exclusions, move  # noqa: E402
-from vgpucli.fit.command import objects_of, schemes_in_units  # noqa: E402
+from vgpucli.fit.command import schemes_in_units  # noqa: E402
 from vgpucli.fit.defragmentation import defragment  # noqa: E402
 from vgpucli.fit.manifest import pod_of_requests  # noqa: E402
 from vgpucli.fit.model import Budgets as DisruptionBudgets  # noqa: E402
+from vgpucli.fit.question import simulated as simulated_cluster  # noqa: E402
 from vgpucli.inspect.read import Read  # noqa: E402
-from vgpucli.prediction import SchedulingSimulation, filled_cache  # noqa: E402
 
 MOST_SECONDS = 2.0
 MOST_PLAN_SECONDS = 10.0
@@ -42,6 +50,14 @@ DENSE_PODS = 26
 
 DENSE_PLANS = {"a pod with a whole GPU": (1, 1), "20 pods with 3 whole GPUs": (3, 20)}
 """As below, on dense nodes."""
+
+WANTED = SchedulingPod(
+    {"cpu": 2000, "memory": 8 << 30},
+    node_selector={"zone": "a"},
+    node_terms=(wire.NodeTerm([wire.RequirementFields("nvidia.com/gpu.count", "Gt", ["4"])]),),
+    tolerations=(Toleration("gpu", "Exists"),),
+)
+"""What kube-scheduler reads of the pods that are asked about."""
 
 OWNER = OwnerReference("ReplicaSet", "owner", "owner", "apps/v1")
 
@@ -64,18 +80,31 @@ PLANS = {
 
 def simulated(objects, drained=()):
     """The simulation, the sharing systems, and the pods of drained nodes on other nodes."""
-    read = Read(objects, 1_790_000_000.0)
+    read = Read(objects, 1_790_000_000.0, scheduling=scheduling(objects))
     schemes, _ = schemes_in_units(read, Units(), PlacementPolicies())
-    cache = filled_cache(schemes, objects_of(read))
-    excluded = exclusions(objects.nodes, drained)
-    names = [each.name for each in objects.nodes if each.name not in excluded]
-    simulation = SchedulingSimulation(cache, names)
-    return simulation, schemes, move(simulation, objects.pods, frozenset(drained))
+    simulation, offers = simulated_cluster(read, schemes, WANTED, frozenset(drained))
+    moved = move(simulation, objects.pods, frozenset(drained))
+    exclusions(offers, drained)
+    return simulation, schemes, moved
+
+
+def scheduling(objects):
+    """What kube-scheduler reads of the nodes and pods: CPU, memory, labels and a node affinity."""
+    amounts = {"cpu": 192_000, "memory": 2 << 40, "pods": 250, "nvidia.com/gpu": 80}
+    labels = {"kubernetes.io/arch": "amd64", "zone": "a", "nvidia.com/gpu.count": "8"}
+    requests = {"cpu": 4000, "memory": 16 << 30}
+    of_pods = SchedulingPod(requests, tolerations=(Toleration("gpu", "Exists"),))
+    return SchedulingObjects(
+        tuple(
+            SchedulingNode(each, {**labels, "name": each.name}, amounts) for each in objects.nodes
+        ),
+        tuple(PlacedPod(each.ref.uid, each.node, requests, each, of_pods) for each in objects.pods),
+    )
 
 
 def ask(objects, requests, wanted, drained):
     simulation, schemes, moved = simulated(objects, drained)
-    demanded = demand_of(pod_of_requests(requests, "default"), schemes)
+    demanded = demand_of(pod_of_requests(requests, "default").pod, schemes)
     return answer(simulation, demanded, wanted), moved
 
 
@@ -83,7 +112,7 @@ def plan(objects, gpus, wanted):
     """A plan and its CPU seconds."""
     simulation, schemes, _ = simulated(objects)
     requests = {"nvidia.com/gpu": gpus, "nvidia.com/gpumem": MEMORY_MIB}
-    demanded = demand_of(pod_of_requests(requests, "default"), schemes)
+    demanded = demand_of(pod_of_requests(requests, "default").pod, schemes)
     answer(simulation, demanded, wanted)
     started = time.process_time()
     found = defragment(simulation, demanded, wanted, objects.pods, DisruptionBudgets())

@@ -23,6 +23,7 @@ from vgpu.model.objects import POD_KIND, MalformedObject, Namespace, Node, Pod, 
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementRefusal
+from vgpucli.node_offers import AGAIN, NodeOffers
 
 
 class ReadObjects(msgspec.Struct, frozen=True):
@@ -73,18 +74,25 @@ class SchedulingSimulation:
 
     Attributes:
         cache: the cache, at the moment with what is supposed.
-        names: the nodes that kube-scheduler offers.
+        names: the nodes that kube-scheduler offers for the wanted pods, as far as other pods do not
+            keep them from it.
+        offers: which of them it offers for each pod beside the others; None offers all.
     """
 
-    def __init__(self, cache: SchedulerCache, names: Sequence[str]) -> None:
+    def __init__(
+        self, cache: SchedulerCache, names: Sequence[str], offers: NodeOffers | None = None
+    ) -> None:
         self.cache = cache
         self.names = names
+        self.offers = offers
         self._evicted: list[Pod] = []
         self._placed: list[tuple[str, str]] = []
 
     def place(self, scheme: SchedulerScheme, demand: PodDemand) -> PodPlacement | RefusedNodes:
         """Reserve GPUs for one pod, or why no node takes it."""
-        filtered = self.cache.filter(scheme, demand, self.names)
+        offers, uid = self.offers, demand.pod.uid
+        names = self.names if offers is None else offers.open_to(offers.of_pod(uid))
+        filtered = self.cache.filter(scheme, demand, names)
         if not filtered.nodes:
             return filtered.refused
         scores = self.cache.scores(scheme, demand, filtered.nodes)
@@ -92,17 +100,19 @@ class SchedulingSimulation:
         placed = self.cache.reserve(scheme, demand, name)
         if isinstance(placed, PlacementRefusal):
             return RefusedNodes.of({name: placed})
-        self._placed.append((demand.pod.uid, name))
+        self._placed.append((uid, name))
+        self._count(uid, name, 1)
         return placed
 
     def evict(self, pod: Pod) -> None:
         """Count a bound pod no more."""
         self.cache.set_pod(pod_key(pod.ref.namespace, pod.ref.name), None)
+        self._count(pod.ref.uid, pod.node, -1)
         self._evicted.append(pod)
 
     def replacement(self, pod: Pod) -> Demanded:
         """What the pod requests that the owner of an evicted pod creates."""
-        ref = structs.replace(pod.ref, uid=f"{pod.ref.uid}-again")
+        ref = structs.replace(pod.ref, uid=f"{pod.ref.uid}{AGAIN}")
         return self.cache.demand_of(structs.replace(pod, ref=ref, node="", nominated_node=""))
 
     @contextmanager
@@ -114,6 +124,12 @@ class SchedulingSimulation:
         finally:
             for uid, name in reversed(self._placed[placed:]):
                 self.cache.release(uid, name)
+                self._count(uid, name, -1)
             for pod in self._evicted[evicted:]:
                 self.cache.set_pod(pod_key(pod.ref.namespace, pod.ref.name), pod)
+                self._count(pod.ref.uid, pod.node, 1)
             del self._evicted[evicted:], self._placed[placed:]
+
+    def _count(self, uid: str, node: str, sign: int) -> None:
+        if self.offers is not None:
+            self.offers.count(node, self.offers.of_pod(uid), sign)

@@ -182,6 +182,10 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         """The object, or () if it is not kept. Raises SourceError MALFORMED."""
         return self._wanted_object(content, object_name, self._wanted(keep, ""))
 
+    def wants(self, keep: Keep) -> Callable[[Any], bool]:
+        """A function: whether decoded fields are of an object that is kept."""
+        return self._wanted(keep, "")
+
     # ------------------------------------------------------------ decoding
 
     def _object(self, content: Content, object_name: str) -> _T:

@@ -24,6 +24,13 @@ from vgpu.kube.kinds import (
     RESOURCE_SLICES,
     SHARE_PODS,
 )
+from vgpu.kube.scheduling_objects import (
+    SCHEDULING_NODES,
+    PlacedPod,
+    SchedulingNode,
+    SchedulingObjects,
+    scheduling_pods,
+)
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
@@ -66,6 +73,7 @@ class Dump(msgspec.Struct, frozen=True):
         gpu_quota: the data of gpu-admission's ConfigMap; None if it is not there.
         resource_claims, resource_slices: those of dynamic resource allocation.
         budgets: the PodDisruptionBudgets.
+        scheduling: what kube-scheduler reads of all nodes and pods, if that was asked for.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -81,6 +89,7 @@ class Dump(msgspec.Struct, frozen=True):
     resource_claims: tuple[ResourceClaim, ...] = ()
     resource_slices: tuple[ResourceSlice, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
+    scheduling: SchedulingObjects = SchedulingObjects()
 
     @property
     def is_foreign(self) -> bool:
@@ -185,11 +194,18 @@ def items_of(
         yield about.kind or kind_of_all, about, item
 
 
-def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
+def decode_dump(
+    content: bytes,
+    object_name: str = "dump",
+    *,
+    keep: Keep = Keep.SHARING,
+    scheduling: bool = False,
+) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
     The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
-    MALFORMED for anything else, such as the Status of a refusal, which it quotes.
+    MALFORMED for anything else, such as the Status of a refusal, which it quotes. ``scheduling`` is
+    whether to read what kube-scheduler reads of nodes and pods, too.
     """
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -210,6 +226,11 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         RESOURCE_SLICES.name: (RESOURCE_SLICES, resource_slices),
         BUDGETS.name: (BUDGETS, budgets),
     }
+    scheduling_nodes: list[SchedulingNode] = []
+    placed: list[PlacedPod] = []
+    if scheduling:
+        lists[NODES.name] = SCHEDULING_NODES, scheduling_nodes
+        lists[PODS.name] = scheduling_pods(keep), placed
     unhealthy: dict[str, str] = {}
     total = 0
     others: Counter[str] = Counter()
@@ -232,6 +253,8 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
                 others[kind] += 1
         except SourceError as error:
             bad.append(unread(kind, item, error))
+    nodes += (each.node for each in scheduling_nodes)
+    pods += (each.pod for each in placed if each.pod is not None)
     used = tuple(nodes), tuple(pods), tuple(share_pods)
     return Dump(
         *used,
@@ -245,6 +268,7 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         tuple(resource_claims),
         tuple(resource_slices),
         tuple(budgets),
+        SchedulingObjects(tuple(scheduling_nodes), tuple(placed)),
     )
 
 

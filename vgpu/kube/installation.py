@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube import wire
+from vgpu.kube.node_selector import has_labels, matches_a_term
 from vgpu.kube.projection import project_node, seconds
 from vgpu.model.objects import Node
 
@@ -235,7 +236,7 @@ class Workload(msgspec.Struct, frozen=True):
         desired, ready: number of pods.
         service_account: the ServiceAccount of its pods.
         node_selector: labels that a node for its pods has.
-        node_terms: requirements, as Kubernetes has them; such a node meets all of one term.
+        node_terms: the terms of the required node affinity; None if there is none.
         config_maps: the ConfigMaps that its pods mount.
     """
 
@@ -247,7 +248,7 @@ class Workload(msgspec.Struct, frozen=True):
     ready: int = 0
     service_account: str = ""
     node_selector: Mapping[str, str] = {}
-    node_terms: tuple[tuple[wire.RequirementFields, ...], ...] = ()
+    node_terms: tuple[wire.NodeTerm, ...] | None = None
     config_maps: tuple[str, ...] = ()
 
     @property
@@ -255,11 +256,10 @@ class Workload(msgspec.Struct, frozen=True):
         """Its name for people."""
         return f"{self.kind} {self.namespace}/{self.name}"
 
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether its pods may run on a node with these labels; taints are not known here."""
-        return all(labels.get(key) == text for key, text in self.node_selector.items()) and (
-            not self.node_terms
-            or any(all(_meets(each, labels) for each in term) for term in self.node_terms)
+    def selects(self, node: "ReportedNode") -> bool:
+        """Whether its pods may run on the node; taints are not known here."""
+        return has_labels(self.node_selector, node.labels) and (
+            self.node_terms is None or matches_a_term(self.node_terms, node.labels, node.node.name)
         )
 
 
@@ -322,22 +322,6 @@ class NodeHeartbeat(msgspec.Struct, frozen=True):
     written_at: float | None = None
 
 
-def _meets(requirement: wire.RequirementFields, labels: Mapping[str, str]) -> bool:
-    """Whether the labels meet a requirement; one that is not known here counts as met."""
-    key, values = requirement.key, requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case _:
-            return True
-
-
 # ---------------------------------------------------------------- projections
 
 
@@ -386,10 +370,9 @@ def workload_of(
     )
 
 
-def _terms(affinity: Affinity | None) -> tuple[tuple[wire.RequirementFields, ...], ...]:
+def _terms(affinity: Affinity | None) -> tuple[wire.NodeTerm, ...] | None:
     required = affinity and affinity.node_affinity and affinity.node_affinity.required
-    terms = (required.node_selector_terms if required else None) or ()
-    return tuple(tuple(term.match_expressions or ()) for term in terms)
+    return tuple(required.node_selector_terms or ()) if required else None
 
 
 def project_webhooks(configuration: WebhooksFields, _: str) -> tuple[AdmissionWebhook, ...]:

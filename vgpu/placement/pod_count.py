@@ -76,6 +76,13 @@ class PodCounter:
         memory = sum(counted.memory_bytes for counted in by_gpu)
         return PodCount(sum(shares), shares, memory_bytes=memory)
 
+    def first(self, node: CandidateNode, most: int) -> PodCount:
+        """The pods that the node takes, at most ``most``: on the GPUs that come first."""
+        whole = self.count(node)
+        if whole.pods <= most:
+            return whole
+        return count_pods(self._dialect, self._demand, node, most)
+
     def _count(self, node: CandidateNode) -> PodCount:
         wishes = self._demand.wishes
         if wishes.use_uuids or wishes.avoid_uuids or wishes.best_connected:

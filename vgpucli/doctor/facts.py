@@ -116,9 +116,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     def selected(self, *workloads: Workload) -> list[ReportedNode]:
         """The nodes on which all these may have a pod."""
         return [
-            node
-            for node in self.nodes
-            if all(workload.selects(node.labels) for workload in workloads)
+            node for node in self.nodes if all(workload.selects(node) for workload in workloads)
         ]
 
 

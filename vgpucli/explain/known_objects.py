@@ -23,22 +23,10 @@ from vgpu.schemes.other_schedulers import Recognised
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
 from vgpucli.explain.pod_claims import KnownClaim
+from vgpucli.missing_resources import MissingResource
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
 """A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
-
-
-class MissingResource(msgspec.Struct, frozen=True):
-    """A requested resource that no node advertises; ``nearest`` is the most alike known name."""
-
-    name: str
-    nearest: str = ""
-
-    @property
-    def text(self) -> str:
-        """The resource with the nearest name, for people."""
-        hint = f"; the nearest name is {self.nearest}" if self.nearest else ""
-        return f"no node advertises {self.name}{hint}"
 
 
 class InTheWay(msgspec.Struct, frozen=True):

@@ -1,6 +1,5 @@
 """What may keep a pod from GPUs that are free by the allocation records. Pure."""
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -8,17 +7,14 @@ from vgpu.ledger.from_api import read_pod
 from vgpu.model.objects import Namespace, Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, NodeLock, SchemeCodec
 from vgpu.schemes.registry import registry
-from vgpucli.explain.known_objects import MissingResource
 from vgpucli.explain.scheduler_message import PartKind, parsed
+from vgpucli.missing_resources import MissingResource, with_nearest
 
 _MOST_NAMED: Final = 5
 """Maximum number of pods that are named."""
 
 _MOST_LOOKED_AT: Final = 500
 """Maximum number of placed pods whose scheduler is read."""
-
-_LEAST_ALIKE: Final = 0.7
-"""Least similarity of a name that is offered in place of another."""
 
 WEBHOOK_LABEL: Final = "hami.io/webhook"
 """With the value ``ignore`` on a pod or its Namespace, HAMi's webhook skips the pod
@@ -46,16 +42,10 @@ def missing_resources(
     none of a system that counts GPUs, and kube-scheduler misses the resource: others may count it.
     """
     of_systems = registry().resource_names
-    known = sorted({*advertised, *uncounted, *of_systems})
     parts = parsed(pod.unschedulable).of_kind(PartKind.RESOURCE) if fits else ()
     missed = {part.name for part in parts}
     names = requested_names(pod) - {*advertised} - {*uncounted} - (of_systems - missed)
-    return tuple(MissingResource(name, _nearest(name, known)) for name in sorted(names))
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    others = [each for each in known if each != name]
-    return next(iter(difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)), "")
+    return with_nearest(names, {*advertised, *uncounted, *of_systems})
 
 
 def node_locks(

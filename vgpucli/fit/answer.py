@@ -1,12 +1,12 @@
 """How many pods of one demand fit into a cluster, and where, as the scheduler places them. Pure.
 
 The scheduler's cache answers: its filter, its scores, its quotas. So the answer is that of
-``vgpu scheduler`` on the same objects. kube-scheduler's own checks are known as far as nodes are
-cordoned or not ready; CPU, memory, taints, selectors and affinity are not.
+``vgpu scheduler`` on the same objects. It is asked for the nodes that kube-scheduler offers
+(:mod:`vgpucli.node_offers`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -14,30 +14,32 @@ from msgspec import structs
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from vgpu.model.allocation import Device, effective_shares
-from vgpu.model.objects import Node, Pod, holds_devices
+from vgpu.model.objects import Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpucli.fit.model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
+from vgpucli.fit.model import (
+    DRAINED,
+    FitAnswer,
+    GpuShares,
+    MovedPod,
+    NodeExclusion,
+    NodeFit,
+)
+from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import SchedulingSimulation
 
 MOST_PLACED: Final = 1_000
 """Maximum number of pods that are placed one after another."""
 
 
-def exclusions(nodes: Iterable[Node], drained: Iterable[str]) -> dict[str, NodeExclusion]:
-    """The nodes on which kube-scheduler places no pod."""
-    gone = frozenset(drained)
-    excluded = {}
-    for node in nodes:
-        if node.name in gone:
-            excluded[node.name] = NodeExclusion.DRAINED
-        elif node.unschedulable:
-            excluded[node.name] = NodeExclusion.CORDONED
-        elif not node.ready:
-            excluded[node.name] = NodeExclusion.NOT_READY
-    return excluded
+def exclusions(offers: NodeOffers, drained: Iterable[str] = ()) -> dict[str, NodeExclusion]:
+    """The nodes on which kube-scheduler places none of the wanted pods."""
+    closed = offers.closed_to(offers.wanted)
+    return dict.fromkeys(drained, DRAINED) | {
+        name: NodeExclusion.of(why) for name, why in closed.items()
+    }
 
 
 def answer(
@@ -129,7 +131,10 @@ def _counted(
 ) -> FitAnswer:
     """All pods that fit, each node by itself."""
     counter = PodCounter(scheme.dialect, demand, MOST_ON_NODE)
-    wanted = frozenset(simulation.names)
+    offers = simulation.offers
+    names = simulation.names if offers is None else offers.open_to(offers.wanted)
+    wanted = frozenset(names)
+    limited: dict[str, NodeExclusion] = {}
     refused: dict[str, PlacementRefusal] = {}
     nodes = []
     for name, view, refusal in simulation.cache.explain(scheme, demand):
@@ -138,7 +143,11 @@ def _counted(
         if refusal is not None or view is None:
             refused[name] = refusal or PlacementRefusal.of(PlacementReason.NO_GPUS)
             continue
-        counted = counter.count(view.candidate)
+        room = None if offers is None else offers.room(name, offers.wanted)
+        counted = counter.first(view.candidate, MOST_ON_NODE if room is None else room)
+        if offers is not None and counted.pods == room:
+            why = offers.shortage(name, offers.wanted, room)
+            limited |= {} if why is None else {name: NodeExclusion.of(why)}
         devices = [gpu.device for gpu in view.candidate.gpus]
         nodes.append(NodeFit(name, counted.pods, _gpu_shares(devices, counted.shares)))
     over_quota = simulation.cache.quota_of(demand).refusal
@@ -152,6 +161,7 @@ def _counted(
         tuple(nodes),
         rejection_of(RefusedNodes.of(refused), demand),
         {reason.value: number for reason, number in RefusedNodes.of(refused).counts()},
+        limited=limited,
     )
 
 
@@ -159,10 +169,21 @@ def _placed(
     simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, wanted: int
 ) -> FitAnswer:
     """At most ``wanted`` pods, placed one after another on the nodes with the best scores."""
+    offers = simulation.offers
+    before = frozenset() if offers is None else frozenset(offers.closed_to(offers.wanted))
     placed, refused = place_pods(simulation, scheme, demand, min(wanted, MOST_PLACED))
     rejection = rejection_of(refused, demand) if refused is not None else ""
+    limited: Mapping[str, NodeExclusion] = {}
+    if offers is not None and refused is not None:
+        closed = offers.closed_to(offers.wanted).items()
+        limited = {name: NodeExclusion.of(why) for name, why in closed if name not in before}
     return FitAnswer(
-        scheme.row.name, len(placed), refused is not None, node_fits(placed), rejection
+        scheme.row.name,
+        len(placed),
+        refused is not None,
+        node_fits(placed),
+        rejection,
+        limited=limited,
     )
 
 

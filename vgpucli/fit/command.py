@@ -7,31 +7,28 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec import structs
 
-from scheduler.filter.refusals import request_text
 from scheduler.flags import placement_policies, policy_flags
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
+from vgpu.kube.closed_nodes import NO_POD
 from vgpu.kube.kept_keys import keep_also
+from vgpu.kube.scheduling_objects import SchedulingNode
 from vgpu.model.documentation import page
-from vgpu.model.objects import Node, Pod
+from vgpu.model.objects import Pod
 from vgpu.model.reasons import SourceError
-from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import (
     PlacementPolicies,
     SchedulerScheme,
-    demand_of,
     scheduler_schemes,
 )
-from vgpu.placement.result import PlacementRefusal
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say
 from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
-from vgpucli.fit.answer import answer, exclusions, move
 from vgpucli.fit.document import fit_document
-from vgpucli.fit.manifest import pod_of_requests, pods_of_manifest
-from vgpucli.fit.model import Budgets, FitAnswer
+from vgpucli.fit.manifest import AskedPod, pod_of_requests, pods_of_manifest
+from vgpucli.fit.question import FitQuestion, answered
 from vgpucli.fit.table import table_lines
 from vgpucli.flags import unit_flags
 from vgpucli.inspect.read import (
@@ -42,13 +39,18 @@ from vgpucli.inspect.read import (
     with_budgets,
     with_quotas,
 )
-from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
 
 MOST_ADDED: Final = 1_000
 """Maximum number of nodes that one flag adds."""
+
+_STATES: Final = "node.kubernetes.io/"
+"""The beginning of the keys of taints that show the state of one node."""
+
+_HOSTNAME: Final = "kubernetes.io/hostname"
+"""A label of nodes with their own name."""
 
 _QUANTITY: Final = re.compile(r"([^=\s]+)=([1-9][0-9]{0,15})")
 _ADDED: Final = re.compile(r"([^=\s]+)(?:=([1-9][0-9]{0,3}))?")
@@ -67,9 +69,11 @@ Examples:
   kubectl get nodes,pods,namespaces,resourcequotas -A -o json | vgpu fit --from - -f job.yaml
 
 \b
-The answer is that of 'vgpu scheduler' on the same objects: its placement, scores and quotas.
-Cordoned nodes and nodes that are not ready take no pods. CPU, memory, taints, selectors and
-affinity are not known to it. More: {page("fit")}.
+The answer is that of 'vgpu scheduler' on the same objects: its placement, scores and quotas. Of
+NVIDIA's own device plugin the free units are counted. As for kube-scheduler, a node has to be ready
+and not cordoned, and to suit the pod's tolerations, nodeSelector, required node affinity, CPU,
+memory and other resources. What else the pod has by which nodes are chosen, such as pod affinity,
+is named as not checked. More: {page("fit")}.
 
 \b
 Status: 0 if the question was answered, whatever fits; 1 if not; 2 for wrong flags.
@@ -227,11 +231,11 @@ def command(
         raise click.UsageError("--defragment needs --pods: the number of pods that are to fit")
     policies = placement_policies(policy_params)
     keep_also(key for rule in policies.exclusive for key, _ in rule.labels)
-    pod = _described(manifest, dict(requests), namespace)
+    asked = _described(manifest, dict(requests), namespace)
     if is_dump:
-        read = from_files(files, budgets=defragments)
+        read = from_files(files, budgets=defragments, scheduling=True)
     else:
-        of_pod = pod.ref.namespace if pod else (like or "").partition("/")[0]
+        of_pod = asked.pod.ref.namespace if asked else (like or "").partition("/")[0]
         places_others = bool(drained) or defragments
         with connected(kubeconfig, context, request_timeout) as cluster:
             read = _from_cluster(
@@ -241,12 +245,10 @@ def command(
         read = structs.replace(read, namespaces=(), quotas=(), gpu_quota=None)
     read = _with_nodes(read, added, drained)
     schemes, notes = schemes_in_units(read, Units(volcano_factor, gpushare_unit), policies)
-    pod = pod or _like(read.objects.pods, like or "")
-    demanded = demand_of(_with_priority(pod, priority), schemes)
-    if isinstance(demanded, PlacementRefusal):
-        raise click.ClickException(demanded.text)
-    fit = _answer(read, schemes, demanded, frozenset(drained), wanted, defragments=defragments)
-    requested = request_text(demanded[1].requests)
+    asked = asked or _like(read, like or "")
+    asked = structs.replace(asked, pod=_with_priority(asked.pod, priority))
+    question = FitQuestion(asked, frozenset(drained), wanted, defragments=defragments)
+    fit, requested = answered(read, schemes, question)
     notes = (*read.notes, *notes)
     if files and defragments and not read.budgets:
         notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
@@ -269,52 +271,12 @@ def schemes_in_units(
     return scheduler_schemes(unit_bytes, policies), (*notes, *doubt_notes(doubts))
 
 
-def objects_of(read: Read) -> ReadObjects:
-    """What the scheduler would know."""
-    objects = read.objects
-    return ReadObjects(
-        read.as_of,
-        objects.nodes,
-        objects.pods,
-        objects.malformed,
-        objects.unhealthy,
-        read.namespaces,
-        read.quotas,
-        read.gpu_quota,
-    )
-
-
-def _answer(
-    read: Read,
-    schemes: Sequence[SchedulerScheme],
-    demanded: tuple[SchedulerScheme, PodDemand],
-    drained: frozenset[str],
-    wanted: int | None,
-    *,
-    defragments: bool,
-) -> FitAnswer:
-    objects = read.objects
-    excluded = exclusions(objects.nodes, drained)
-    names = sorted(node.name for node in objects.nodes if node.name not in excluded)
-    simulation = SchedulingSimulation(filled_cache(schemes, objects_of(read)), names)
-    moved = move(simulation, objects.pods, drained)
-    fit = structs.replace(answer(simulation, demanded, wanted), excluded=excluded, moved=moved)
-    if wanted is None or not defragments:
-        return fit
-    from vgpucli.fit.defragmentation import defragment  # noqa: PLC0415  # slow to import
-
-    budgets = Budgets.of(read.budgets, read.labels, objects.malformed)
-    return structs.replace(
-        fit, plan=defragment(simulation, demanded, wanted, objects.pods, budgets)
-    )
-
-
 def _from_cluster(cluster: "ApiClient", namespace: str, *, quotas: bool, budgets: bool) -> Read:
     """What the question needs: of quotas only those of the namespace, "" for all.
 
     Raises ClusterError and SourceError.
     """
-    read = from_cluster(cluster, "", for_placement=True)
+    read = from_cluster(cluster, "", for_placement=True, scheduling=True)
     if quotas:
         read = with_quotas(read, cluster, namespace)
     return with_budgets(read, cluster) if budgets else read
@@ -325,7 +287,9 @@ def _with_priority(pod: Pod, priority: int | None) -> Pod:
     return pod if priority is None else structs.replace(pod, priority=priority)
 
 
-def _described(manifest: str | None, requests: Mapping[str, int], namespace: str) -> Pod | None:
+def _described(
+    manifest: str | None, requests: Mapping[str, int], namespace: str
+) -> AskedPod | None:
     """The pod that the flags describe; None if it is one of the cluster."""
     if not manifest:
         return pod_of_requests(requests, namespace) if requests else None
@@ -335,19 +299,23 @@ def _described(manifest: str | None, requests: Mapping[str, int], namespace: str
     except SourceError as error:
         raise click.ClickException(str(error)) from error
     if len(pods) != 1:
-        names = ", ".join(f"{pod.ref.namespace}/{pod.ref.name}" for pod in pods) or "none"
+        names = ", ".join(f"{each.pod.ref.namespace}/{each.pod.ref.name}" for each in pods)
         raise click.ClickException(
-            f"{manifest}: one pod that requests shared GPUs is needed, found: {names}"
+            f"{manifest}: one pod that requests shared GPUs is needed, found: {names or 'none'}"
         )
     return pods[0]
 
 
-def _like(pods: Sequence[Pod], name: str) -> Pod:
+def _like(read: Read, name: str) -> AskedPod:
     """A new pod with the requests and wishes of this one of the cluster."""
-    for pod in pods:
+    for pod in read.objects.pods:
         if f"{pod.ref.namespace}/{pod.ref.name}" == name:
             ref = structs.replace(pod.ref, name=f"{pod.ref.name}-fit", uid="fit")
-            return structs.replace(pod, ref=ref, node="", nominated_node="")
+            scheduling = (each.scheduling for each in read.scheduling.placed if each.pod is pod)
+            return AskedPod(
+                structs.replace(pod, ref=ref, node="", nominated_node=""),
+                next(filter(None, scheduling), NO_POD),
+            )
     raise click.ClickException(
         f"--pod {name}: there is no such pod that shares GPUs; name it as NAMESPACE/NAME"
     )
@@ -359,13 +327,20 @@ def _with_nodes(read: Read, added: Sequence[tuple[str, int]], drained: Sequence[
     for name in (*(name for name, _ in added), *drained):
         if name not in nodes:
             raise no_such_node(name, nodes)
-    more = [_copy(nodes[name], number + 1) for name, most in added for number in range(most)]
-    objects = structs.replace(read.objects, nodes=(*read.objects.nodes, *more))
-    return structs.replace(read, objects=objects)
-
-
-def _copy(node: Node, number: int) -> Node:
-    """An idle node like this one."""
-    return structs.replace(
-        node, name=f"{node.name}+{number}", ready=True, unschedulable=False, uid=""
+    like = {each.node.name: each for each in read.scheduling.nodes}
+    more = [_copy(like[name], number + 1) for name, most in added for number in range(most)]
+    objects = structs.replace(
+        read.objects, nodes=(*read.objects.nodes, *(each.node for each in more))
     )
+    scheduling = structs.replace(read.scheduling, nodes=(*read.scheduling.nodes, *more))
+    return structs.replace(read, objects=objects, scheduling=scheduling)
+
+
+def _copy(like: SchedulingNode, number: int) -> SchedulingNode:
+    """An idle node like this one: without the taints that show its state."""
+    node = like.node
+    name = f"{node.name}+{number}"
+    taints = tuple(each for each in node.taints if not each.key.startswith(_STATES))
+    copy = structs.replace(node, name=name, ready=True, unschedulable=False, uid="", taints=taints)
+    own_name = {_HOSTNAME: name} if _HOSTNAME in like.labels else {}
+    return structs.replace(like, node=copy, labels={**like.labels, **own_name})

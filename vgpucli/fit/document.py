@@ -27,12 +27,21 @@ class FitGpuDocument(msgspec.Struct, frozen=True, rename="camel"):
     shares: int
 
 
+class FitUnitsDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """The units of an extended resource that are free on a node before the pods come."""
+
+    resource: str
+    free: int
+    allocatable: int
+
+
 class FitNodeDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """A node that takes pods."""
+    """A node that takes pods; ``units`` are those of pods whose GPUs the kubelet chooses."""
 
     name: str
     pods: int
     gpus: list[FitGpuDocument]
+    units: list[FitUnitsDocument] = []
 
 
 class MovedPodDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,8 +96,10 @@ class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     """The whole document.
 
     ``complete`` is whether no more pods fit than ``pods``; ``refusedNodes`` are numbers of nodes by
-    reason code, ``excludedNodes`` reason codes by node. ``defragmentation`` is null unless it was
-    asked for.
+    reason code, ``excludedNodes`` reason codes by node, and ``limitedNodes`` likewise of nodes that
+    take some pods and no more for another reason than their GPUs. ``notChecked`` has what the pods
+    have by which kube-scheduler chooses nodes, and which is not judged: texts by code.
+    ``defragmentation`` is null unless it was asked for.
     """
 
     api_version: str
@@ -106,6 +117,8 @@ class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     moved: list[MovedPodDocument]
     notes: list[str]
     defragmentation: DefragmentationDocument | None = None
+    limited_nodes: dict[str, str] = {}
+    not_checked: dict[str, str] = {}
 
 
 def fit_document(
@@ -124,7 +137,7 @@ def fit_document(
         _node_documents(answer.nodes),
         answer.rejection,
         dict(answer.refused),
-        {name: why.value for name, why in answer.excluded.items()},
+        {name: why.code for name, why in answer.excluded.items()},
         [
             MovedPodDocument(
                 each.pod.namespace, each.pod.name, each.source, each.target, each.refusal
@@ -133,6 +146,8 @@ def fit_document(
         ],
         list(notes),
         None if answer.plan is None else _plan_document(answer.plan),
+        {name: why.code for name, why in answer.limited.items()},
+        {each.part.value: each.text for each in answer.unchecked},
     )
 
 
@@ -166,7 +181,12 @@ def _eviction_document(eviction: PlannedEviction) -> EvictionDocument:
 
 def _node_documents(nodes: Sequence[NodeFit]) -> list[FitNodeDocument]:
     return [
-        FitNodeDocument(node.node, node.pods, [_gpu_document(gpu) for gpu in node.gpus])
+        FitNodeDocument(
+            node.node,
+            node.pods,
+            [_gpu_document(gpu) for gpu in node.gpus],
+            [FitUnitsDocument(*msgspec.structs.astuple(each)) for each in node.units],
+        )
         for node in nodes
     ]
 

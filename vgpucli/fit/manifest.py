@@ -7,7 +7,8 @@ import msgspec
 import yaml
 
 from vgpu.kube.documents import Keep
-from vgpu.kube.kinds import PODS
+from vgpu.kube.kept_keys import is_gpu_resource
+from vgpu.kube.scheduling_objects import SchedulingPod, scheduling_pods
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Pod
 from vgpu.model.reasons import Reason, SourceError
@@ -19,12 +20,23 @@ DEPTH: Final = 4
 """Maximum number of templates within each other: a CronJob has two."""
 
 
-def pod_of_requests(requests: Mapping[str, int], namespace: str) -> Pod:
+class AskedPod(msgspec.Struct, frozen=True):
+    """A pod, and what kube-scheduler reads of it."""
+
+    pod: Pod
+    scheduling: SchedulingPod
+
+
+def pod_of_requests(requests: Mapping[str, int], namespace: str) -> AskedPod:
     """A pod whose only container requests these extended resources, in units."""
-    return Pod(PodRef(NAME, namespace, NAME), containers=(Container("main", requests),))
+    of_gpus = {name: units for name, units in requests.items() if is_gpu_resource(name)}
+    others = {name: units for name, units in requests.items() if name not in of_gpus}
+    container = Container("main", of_gpus, others=others)
+    pod = Pod(PodRef(NAME, namespace, NAME), containers=(container,))
+    return AskedPod(pod, SchedulingPod(requests))
 
 
-def pods_of_manifest(content: bytes, source: str, namespace: str) -> tuple[Pod, ...]:
+def pods_of_manifest(content: bytes, source: str, namespace: str) -> tuple[AskedPod, ...]:
     """The pods of a YAML or JSON manifest that request extended resources of a sharing system.
 
     ``namespace`` is that of objects without one. Raises SourceError, which names ``source``.
@@ -34,10 +46,15 @@ def pods_of_manifest(content: bytes, source: str, namespace: str) -> tuple[Pod, 
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise SourceError(Reason.MALFORMED, source, f"it is not YAML: {line}") from error
-    pods: list[Pod] = []
+    pods: list[AskedPod] = []
+    kind = scheduling_pods(Keep.SHARING)
     for document in documents:
         for spec in _templates(document, DEPTH):
-            pods += PODS.kept(_as_pod(spec, namespace), source, Keep.SHARING)
+            pods += (
+                AskedPod(each.pod, each.scheduling)
+                for each in kind.kept(_as_pod(spec, namespace), source, Keep.ALL)
+                if each.pod is not None and each.scheduling is not None
+            )
     return tuple(pods)
 
 

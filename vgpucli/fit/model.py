@@ -1,24 +1,53 @@
 """The values of `vgpu fit`: the answer, the defragmentation plan, and what protects pods."""
 
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
+from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.kinds import BUDGETS
+from vgpu.kube.scheduling_objects import Unchecked
 from vgpu.model.allocation import Device
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Pod
 from vgpu.model.reasons import Explained
 
 
-class NodeExclusion(Explained):
-    """Why kube-scheduler places no pod on a node, whatever its GPUs are."""
+class FitReason(Explained):
+    """Why pods do not fit, beside the reasons of the scheduler and of kube-scheduler's checks."""
 
-    NOT_READY = "not_ready", "the node is not ready"
-    CORDONED = "cordoned", "the node is cordoned"
     DRAINED = "drained", "the node is drained in this question"
+    MISSING_RESOURCE = "missing_resource", "no node advertises a resource that the pod requests"
+    UNITS_MISSING = (
+        "units_missing",
+        "no node has as many free units of the resource as the pod requests",
+    )
+
+
+_CODES: Final[Mapping[ClosedReason, str]] = {ClosedReason.CORDONED_NODE: "cordoned"}
+"""The code of a reason, where that of this command is another one."""
+
+
+class NodeExclusion(msgspec.Struct, frozen=True):
+    """Why kube-scheduler places no pod on a node, or no more; ``detail`` is what exactly is wrong.
+
+    ``code`` is that of the document.
+    """
+
+    code: str
+    explanation: str
+    detail: str = ""
+
+    @classmethod
+    def of(cls, closed: ClosedNode) -> Self:
+        """From a check of kube-scheduler."""
+        code = _CODES.get(closed.reason, closed.reason.value)
+        return cls(code, closed.reason.explanation, closed.detail)
+
+
+DRAINED: Final = NodeExclusion(FitReason.DRAINED.value, FitReason.DRAINED.explanation)
 
 
 class GpuShares(msgspec.Struct, frozen=True):
@@ -32,12 +61,24 @@ class GpuShares(msgspec.Struct, frozen=True):
     shares: int
 
 
+class FreeUnits(msgspec.Struct, frozen=True):
+    """The units of an extended resource that are free on a node before the pods come."""
+
+    resource: str
+    free: int
+    allocatable: int
+
+
 class NodeFit(msgspec.Struct, frozen=True):
-    """The pods that a node takes, and their shares on each GPU that has some."""
+    """The pods that a node takes, and their shares on each GPU that has some.
+
+    ``units`` are those of pods whose GPUs the kubelet chooses.
+    """
 
     node: str
     pods: int
-    gpus: tuple[GpuShares, ...]
+    gpus: tuple[GpuShares, ...] = ()
+    units: tuple[FreeUnits, ...] = ()
 
 
 class MovedPod(msgspec.Struct, frozen=True):
@@ -131,6 +172,10 @@ class FitAnswer(msgspec.Struct, frozen=True):
         rejection: why the others, or the next pod, do not fit; the text of the scheduler's event.
         refused: number of nodes by the reason code for which they take none.
         excluded: why kube-scheduler places no pod on these nodes, by name.
+        limited: why nodes that take some pods take no more, as far as it is not for their GPUs.
+        of_system: the nodes with GPUs of the pods' system: the others never take one.
+        unchecked: what the pods have by which kube-scheduler chooses nodes, and which is not
+            judged.
         moved: the pods of drained nodes.
         plan: the defragmentation plan; None if it was not asked for.
     """
@@ -142,5 +187,8 @@ class FitAnswer(msgspec.Struct, frozen=True):
     rejection: str = ""
     refused: Mapping[str, int] = {}
     excluded: Mapping[str, NodeExclusion] = {}
+    limited: Mapping[str, NodeExclusion] = {}
+    of_system: frozenset[str] = frozenset()
+    unchecked: tuple[Unchecked, ...] = ()
     moved: tuple[MovedPod, ...] = ()
     plan: DefragmentationPlan | None = None

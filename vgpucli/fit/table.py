@@ -1,16 +1,17 @@
 """The answer of `vgpu fit` for people."""
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from vgpu.model.units import count
 from vgpucli.fit.model import (
     DefragmentationPlan,
     FitAnswer,
+    FreeUnits,
     GpuShares,
     MovedPod,
+    NodeExclusion,
     NodeFit,
     PlannedEviction,
 )
@@ -29,22 +30,26 @@ def table_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator[
     yield _summary(answer, demand, wanted)
     if answer.nodes:
         yield ""
-        rows = [("NODE", "PODS", "SHARES BY GPU")]
+        by_units = any(node.units for node in answer.nodes)
+        rows = [("NODE", "PODS", "FREE UNITS" if by_units else "SHARES BY GPU")]
         ordered = sorted(answer.nodes, key=lambda node: (-node.pods, node.node))
         rows += (
-            (node.node, str(node.pods), ", ".join(map(_gpu, node.gpus)))
+            (node.node, str(node.pods), ", ".join((*map(_gpu, node.gpus), *map(_free, node.units))))
             for node in ordered[:_MOST_LINES]
         )
         yield from table(rows)
         if len(ordered) > _MOST_LINES:
             yield f"and {count(len(ordered) - _MOST_LINES, 'more node')} (-o json names all)"
-    reasons = [f"{count(nodes, 'node')}: {text}" for text, nodes in _excluded(answer).items()]
+    reasons = [*_exclusions(answer)]
     if answer.rejection:
         reasons.append(answer.rejection)
     if reasons:
         yield ""
         yield "No more pods fit:" if answer.pods else "Why no pod fits:"
         yield from (f"  {line}" for reason in reasons for line in reason.split("; "))
+    if answer.unchecked:
+        yield ""
+        yield f"Not checked: {'; '.join(each.text for each in answer.unchecked)}"
     if answer.plan is not None and wanted is not None:
         yield ""
         yield from _plan_lines(answer.plan, wanted)
@@ -63,9 +68,27 @@ def _gpu(gpu: GpuShares) -> str:
     return f"GPU {gpu.position}: {gpu.shares}"
 
 
-def _excluded(answer: FitAnswer) -> dict[str, int]:
-    """The number of nodes by why kube-scheduler places no pod on them."""
-    return dict(Counter(each.explanation for each in answer.excluded.values()).most_common())
+def _free(units: FreeUnits) -> str:
+    return f"{units.free} of {units.allocatable} {units.resource}"
+
+
+def _exclusions(answer: FitAnswer) -> Iterator[str]:
+    """Why kube-scheduler places no pod on nodes with GPUs of the system, or no more."""
+    excluded = {name: why for name, why in answer.excluded.items() if name in answer.of_system}
+    yield from _by_reason(excluded, "")
+    yield from _by_reason(answer.limited, "then ")
+
+
+def _by_reason(nodes: Mapping[str, NodeExclusion], prefix: str) -> Iterator[str]:
+    """The number of nodes by reason, each with the detail that all have, or with that of one."""
+    by_reason: dict[str, dict[str, str]] = {}
+    for name, why in nodes.items():
+        by_reason.setdefault(why.explanation, {})[name] = why.detail
+    for explanation, details in sorted(by_reason.items(), key=lambda each: -len(each[1])):
+        name, detail = min(details.items())
+        where = f"{name}: " if len(set(details.values())) > 1 else ""
+        shown = f" ({where}{detail})" if detail else ""
+        yield f"{count(len(details), 'node')}: {prefix}{explanation}{shown}"
 
 
 def _moved_lines(moved: Sequence[MovedPod]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from vgpu.kube.kinds import (
     BUDGETS,
     NAMESPACE_MARKS,
     NAMESPACES,
+    NODES,
     POD_LABELS,
     POD_MARKS,
     RESOURCE_CLAIMS,
@@ -36,6 +37,13 @@ from vgpu.kube.kinds import (
     SHARE_PODS,
 )
 from vgpu.kube.label_selector import Selects
+from vgpu.kube.scheduling_objects import (
+    SCHEDULING_NODES,
+    PlacedPod,
+    SchedulingNode,
+    SchedulingObjects,
+    scheduling_pods,
+)
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
@@ -58,7 +66,8 @@ class Read(msgspec.Struct, frozen=True):
     ``namespaces``, ``quotas`` and ``gpu_quota`` (the data of gpu-admission's ConfigMap) declare
     quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
     the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
-    dump without a pod.
+    dump without a pod. ``scheduling`` is what kube-scheduler reads of all nodes and pods, if that
+    was asked for.
     """
 
     objects: Objects
@@ -72,6 +81,7 @@ class Read(msgspec.Struct, frozen=True):
     budgets: tuple[DisruptionBudget, ...] = ()
     labels: Mapping[str, Mapping[str, str]] = {}
     pods_read: bool = True
+    scheduling: SchedulingObjects = SchedulingObjects()
 
 
 def from_files(
@@ -80,10 +90,11 @@ def from_files(
     team_key: str = "",
     *,
     budgets: bool = False,
+    scheduling: bool = False,
 ) -> Read:
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
 
-    ``labels`` are read with ``selects`` or ``budgets`` only.
+    ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag.
     """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
@@ -101,7 +112,7 @@ def from_files(
     for path in paths:
         content, written = read_dump(path)
         try:
-            dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS)
+            dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS, scheduling=scheduling)
         except SourceError as error:
             raise not_a_dump(str(error)) from error
         if selects is not None or budgets:
@@ -157,7 +168,18 @@ def from_files(
         tuple(budget for dump in dumps for budget in dump.budgets),
         labels,
         pods_read=bool(seen),
+        scheduling=_merged(dump.scheduling for dump in dumps),
     )
+
+
+def _merged(parts: Iterable[SchedulingObjects]) -> SchedulingObjects:
+    """The objects of several dumps, each once."""
+    nodes: dict[str, SchedulingNode] = {}
+    placed: dict[str, PlacedPod] = {}
+    for part in parts:
+        nodes |= {each.node.name: each for each in part.nodes}
+        placed |= {each.uid: each for each in part.placed}
+    return SchedulingObjects(tuple(nodes.values()), tuple(placed.values()))
 
 
 def from_cluster(
@@ -167,11 +189,13 @@ def from_cluster(
     *,
     for_placement: bool = False,
     reads_resource_claims: bool = True,
+    scheduling: bool = False,
 ) -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
-    Without ``reads_resource_claims`` no ResourceClaims are read either.
+    Without ``reads_resource_claims`` no ResourceClaims are read either. With ``scheduling`` what
+    kube-scheduler reads of all nodes and pods is read, too: of the same lists.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -179,18 +203,12 @@ def from_cluster(
 
     as_of = time.time()
     malformed: list[MalformedObject] = []
-    if node:
-        try:
-            nodes: tuple[Node, ...] = (cluster.node(node),)
-        except ClusterError as error:
-            if error.reason == "NotFound":
-                raise no_such_node(node, (other.name for other in cluster.nodes())) from error
-            raise
-        selectors = [f"spec.nodeName={node}", "spec.nodeName="]
-    else:
-        node_pages, selectors = tuple(cluster.node_pages(ahead=True)), [""]
-        nodes = tuple(object_ for page in node_pages for object_ in page.objects)
-        malformed += (broken for page in node_pages for broken in page.malformed)
+    nodes, scheduling_nodes, bad = (
+        _listed_nodes(cluster, scheduling=scheduling)
+        if not node
+        else ((_named_node(cluster, node),), (), ())
+    )
+    malformed += bad
     notes: list[str] = []
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
     unread = for_placement or not reads_resource_claims
@@ -198,11 +216,8 @@ def from_cluster(
         ((), ()) if unread else _resource_claims(cluster, notes, malformed)
     )
     keep = Keep.RESOURCE_CLAIMS if listed_resource_claims else Keep.SHARING
-    pages = [
-        page
-        for selector in selectors
-        for page in cluster.pods(field_selector=selector, keep=keep, ahead=True)
-    ]
+    pods, placed, bad = _listed_pods(cluster, node, keep, scheduling=bool(scheduling_nodes))
+    malformed += bad
     share_pages: list[ObjectPage[Pod]] = []
     try:
         share_pages += () if for_placement else cluster.sharepod_pages()
@@ -211,7 +226,7 @@ def from_cluster(
             notes.append(f"SharePods could not be read: {error.message}")
         elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
             raise
-    malformed += (broken for page in (*pages, *share_pages) for broken in page.malformed)
+    malformed += (broken for page in share_pages for broken in page.malformed)
     unhealthy = {}
     if any(map(registry().lists_unhealthy, nodes)):
         try:
@@ -222,13 +237,74 @@ def from_cluster(
             if error.reason != "Forbidden":
                 raise
             notes += _unknown_health(nodes, error.message)
-    pods, share_pods = (
-        tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
-    )
+    share_pods = tuple(pod for page in share_pages for pod in page.objects)
     sharing, resource_claims = with_resource_claims(pods, listed_resource_claims, slices)
     objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
     selected = _selected(cluster, selector, share_pods) if selector else None
-    return Read(objects, as_of, tuple(notes), selected)
+    return Read(
+        objects,
+        as_of,
+        tuple(notes),
+        selected,
+        scheduling=SchedulingObjects(scheduling_nodes, placed),
+    )
+
+
+def _named_node(cluster: "ApiClient", name: str) -> Node:
+    """The node of this name. Raises ClusterError, and click.ClickException if there is none."""
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
+
+    try:
+        return cluster.node(name)
+    except ClusterError as error:
+        if error.reason == "NotFound":
+            raise no_such_node(name, (other.name for other in cluster.nodes())) from error
+        raise
+
+
+_Bad = tuple[MalformedObject, ...]
+"""Unreadable objects of a list."""
+
+
+def _listed_nodes(
+    cluster: "ApiClient", *, scheduling: bool
+) -> tuple[tuple[Node, ...], tuple[SchedulingNode, ...], _Bad]:
+    """All nodes, also with what kube-scheduler reads of them if that is asked for."""
+    if not scheduling:
+        nodes, bad = _listed(cluster, NODES)
+        return nodes, (), bad
+    scheduling_nodes, bad = _listed(cluster, SCHEDULING_NODES)
+    return tuple(each.node for each in scheduling_nodes), scheduling_nodes, bad
+
+
+def _listed_pods(
+    cluster: "ApiClient", node: str, keep: Keep, *, scheduling: bool
+) -> tuple[tuple[Pod, ...], tuple[PlacedPod, ...], _Bad]:
+    """All pods, with a node its own and those that are not bound."""
+    if scheduling:
+        placed, bad = _listed(cluster, scheduling_pods(keep))
+        return tuple(each.pod for each in placed if each.pod is not None), placed, bad
+    pages = [
+        page
+        for selector in ([f"spec.nodeName={node}", "spec.nodeName="] if node else [""])
+        for page in cluster.pods(field_selector=selector, keep=keep, ahead=True)
+    ]
+    return (
+        tuple(pod for page in pages for pod in page.objects),
+        (),
+        tuple(broken for page in pages for broken in page.malformed),
+    )
+
+
+def _listed(
+    cluster: "ApiClient", kind: ApiKind[_Kept]
+) -> tuple[tuple[_Kept, ...], tuple[MalformedObject, ...]]:
+    """All objects of a kind, and the unreadable ones."""
+    pages = tuple(cluster.pages(kind, ahead=True))
+    return (
+        tuple(object_ for page in pages for object_ in page.objects),
+        tuple(broken for page in pages for broken in page.malformed),
+    )
 
 
 UNREAD_CLAIMS: Final = "ResourceClaims could not be read"

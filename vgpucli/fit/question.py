@@ -1,0 +1,227 @@
+"""A question of `vgpu fit`, and which part of the cluster answers it. Pure."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+import click
+import msgspec
+from msgspec import structs
+
+from scheduler.filter.refusals import request_text
+from vgpu.kube.closed_nodes import NO_POD
+from vgpu.kube.quantities import is_extended
+from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
+from vgpu.model.objects import Pod
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.limits import cluster_quotas
+from vgpu.schemes.nvidia.grant import NVIDIA
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.schemes.registry import registry
+from vgpucli.fit.answer import answer, exclusions, move
+from vgpucli.fit.manifest import AskedPod
+from vgpucli.fit.model import Budgets, FitAnswer, FitReason
+from vgpucli.fit.units import move_units, quota_room, units_answer
+from vgpucli.inspect.read import Read
+from vgpucli.missing_resources import MissingResource, with_nearest
+from vgpucli.node_offers import UNCOUNTED, NodeOffers
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
+
+
+class FitQuestion(msgspec.Struct, frozen=True):
+    """What is asked.
+
+    Attributes:
+        asked: the pod, of which more are to fit.
+        drained: names of nodes without which it is asked.
+        wanted: how many pods are to fit; None asks for all that fit.
+        defragments: whether a defragmentation plan is asked for.
+    """
+
+    asked: AskedPod
+    drained: frozenset[str] = frozenset()
+    wanted: int | None = None
+    defragments: bool = False
+
+
+def answered(
+    read: Read, schemes: Sequence[SchedulerScheme], question: FitQuestion
+) -> tuple[FitAnswer, str]:
+    """The answer, and what one pod requests, for people.
+
+    Raises click.ClickException for a pod whose GPUs nothing here counts.
+    """
+    pod = question.asked.pod
+    demanded = demand_of(pod, schemes)
+    is_foreign = registry().foreign(read.objects.nodes)
+    by_units = is_foreign(pod) or _only_units(demanded, question)
+    simulation, offers = simulated(read, schemes, question.asked.scheduling, question.drained)
+    by_shares, others = _split(read.objects.pods, is_foreign)
+    moved = (
+        *move(simulation, by_shares, question.drained),
+        *move_units(offers, others, question.drained, simulation.names),
+    )
+    if by_units:
+        if question.defragments:
+            raise click.ClickException(
+                "--defragment: the kubelet chooses the GPUs of these pods, so that no eviction"
+                " makes room on a GPU"
+            )
+        fit = _by_units(read, offers, question)
+        requested = _units_text(question)
+    elif isinstance(demanded, PlacementRefusal):
+        raise click.ClickException(_by_claims(pod) or demanded.text)
+    else:
+        fit = _by_shares(read, simulation, demanded, question)
+        requested = request_text(demanded[1].requests)
+    unchecked = (*question.asked.scheduling.unchecked, *_other_extenders(read, question))
+    excluded = exclusions(offers, question.drained) if not fit.excluded else fit.excluded
+    return structs.replace(fit, moved=moved, unchecked=unchecked, excluded=excluded), requested
+
+
+def simulated(
+    read: Read,
+    schemes: Sequence[SchedulerScheme],
+    wanted: SchedulingPod = NO_POD,
+    drained: Collection[str] = (),
+) -> tuple[SchedulingSimulation, NodeOffers]:
+    """The simulation of the cluster, and the nodes that kube-scheduler offers in it."""
+    offers = NodeOffers(read.scheduling, wanted, drained)
+    simulation = SchedulingSimulation(
+        filled_cache(schemes, objects_of(read)), offers.selected_by(wanted), offers
+    )
+    return simulation, offers
+
+
+def objects_of(read: Read) -> ReadObjects:
+    """What the scheduler would know."""
+    objects = read.objects
+    return ReadObjects(
+        read.as_of,
+        objects.nodes,
+        objects.pods,
+        objects.malformed,
+        objects.unhealthy,
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _split(pods: Iterable[Pod], is_foreign: Callable[[Pod], bool]) -> tuple[list[Pod], list[Pod]]:
+    """The pods that the scheduler places, and those that kube-scheduler alone places."""
+    split: tuple[list[Pod], list[Pod]] = [], []
+    for pod in pods:
+        split[is_foreign(pod)].append(pod)
+    return split
+
+
+def _only_units(
+    demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal, question: FitQuestion
+) -> bool:
+    """Whether the pod requests extended resources, and no shared GPU."""
+    return (
+        isinstance(demanded, PlacementRefusal)
+        and demanded.reason is PlacementReason.NOTHING_REQUESTED
+        and bool(_units(question))
+    )
+
+
+def _units(question: FitQuestion) -> dict[str, int]:
+    """The extended resources that the pod requests, in units."""
+    requests = question.asked.scheduling.requests
+    return {name: units for name, units in sorted(requests.items()) if is_extended(name)}
+
+
+def _units_text(question: FitQuestion) -> str:
+    return ", ".join(f"{units} {name}" for name, units in _units(question).items())
+
+
+def _by_shares(
+    read: Read,
+    simulation: SchedulingSimulation,
+    demanded: tuple[SchedulerScheme, PodDemand],
+    question: FitQuestion,
+) -> FitAnswer:
+    """The answer for pods that share GPUs."""
+    scheme = demanded[0]
+    missing = _missing(read, question, registry().resource_names | UNCOUNTED)
+    if missing:
+        return _nothing(scheme.row.name, read, missing)
+    nodes = read.objects.nodes
+    of_system = frozenset(node.name for node in nodes if scheme.row.has_devices(node))
+    excluded = exclusions(simulation.offers, question.drained) if simulation.offers else {}
+    fit = answer(simulation, demanded, question.wanted)
+    if not of_system and not fit.pods:
+        fit = structs.replace(fit, rejection=f"no node has GPUs of {scheme.row.name}")
+    fit = structs.replace(fit, excluded=excluded, of_system=of_system)
+    if question.wanted is None or not question.defragments:
+        return fit
+    from vgpucli.fit.defragmentation import defragment  # noqa: PLC0415  # slow to import
+
+    budgets = Budgets.of(read.budgets, read.labels, read.objects.malformed)
+    plan = defragment(simulation, demanded, question.wanted, read.objects.pods, budgets)
+    return structs.replace(fit, plan=plan)
+
+
+def _by_units(read: Read, offers: NodeOffers, question: FitQuestion) -> FitAnswer:
+    """The answer for pods that kube-scheduler alone places."""
+    units = _units(question)
+    system = NVIDIA.value if any(map(is_nvidia_resource, units)) else ""
+    missing = _missing(read, question, frozenset())
+    if missing:
+        return _nothing(system, read, missing)
+    namespace = question.asked.pod.ref.namespace
+    quotas = cluster_quotas(read.namespaces, read.quotas, read.gpu_quota, (namespace,))
+    room = quota_room(quotas.get(namespace), read.objects.pods, units, namespace)
+    return units_answer(offers, question.wanted, system, room)
+
+
+def _missing(
+    read: Read, question: FitQuestion, counted: Collection[str]
+) -> tuple[MissingResource, ...]:
+    """The requested resources that no node advertises, without those that are counted elsewhere.
+
+    Where there are ResourceSlices, kube-scheduler may allocate devices of them for a resource.
+    """
+    if not read.objects.nodes or read.objects.resource_claims.slices:
+        return ()
+    advertised = _advertised(read)
+    names = _units(question).keys() - advertised - frozenset(counted)
+    return with_nearest(names, advertised | registry().resource_names)
+
+
+def _advertised(read: Read) -> frozenset[str]:
+    """The extended resources that some node has."""
+    return frozenset(name for node in read.objects.nodes for name in node.advertised)
+
+
+def _nothing(system: str, read: Read, missing: Sequence[MissingResource]) -> FitAnswer:
+    """The answer for pods that request what no node has."""
+    text = "; ".join(each.text.replace("; ", ", ") for each in missing)
+    refused = {FitReason.MISSING_RESOURCE.value: len(read.objects.nodes)}
+    return FitAnswer(system, 0, True, (), text, refused)
+
+
+def _by_claims(pod: Pod) -> str:
+    """That the GPUs of the pod come from ResourceClaims; "" of another pod."""
+    if not pod.uses_resource_claims:
+        return ""
+    return (
+        "the GPUs of the pod come from ResourceClaims, which kube-scheduler allocates by itself:"
+        " vgpu fit does not count them"
+    )
+
+
+def _other_extenders(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
+    """The advertised resources that are of no known system: an extender may place these."""
+    known = registry().resource_names | UNCOUNTED
+    advertised = _advertised(read) - known
+    names = [
+        each for each in _units(question) if each in advertised and not is_nvidia_resource(each)
+    ]
+    if names:
+        yield Unchecked(UncheckedPart.OTHER_EXTENDERS, ", ".join(names))
