@@ -10,12 +10,14 @@ import yaml
 
 from grafana.alerts import ALERTS
 from grafana.alerts_page import TEN, page, with_severity
+from grafana.generate import dashboard_files
 from grafana.inhibition import INHIBITIONS
 from grafana.promql import AlertSeverity
+from grafana.runbooks import PUBLISHED, charted
 from grafana.severities import BY_DEFAULT, by_default, severities, when_listed
 from tests.grafana.promtool import RULES
 from tests.support.defects import no_defects
-from tests.support.environment import ROOT
+from tests.support.environment import ROOT, required_tool
 
 BY_NAME = {alert.name: alert for alert in ALERTS}
 BEFORE = yaml.safe_load((Path(__file__).parent / "severities_all.yaml").read_text())
@@ -23,6 +25,7 @@ RANK = list(AlertSeverity)
 """The most severe first."""
 
 SENTENCE = re.compile(r"[A-Z][^.]*\.")
+NAMED = re.compile(r"\bVgpu[A-Z]\w+")
 EVENTS = {"VgpuNotPlaced"}
 """Reasons of events, which are named like alerts."""
 
@@ -104,6 +107,23 @@ def test_the_example_pages_for_ten_alerts():
         assert f"    - {name}\n" in PAGE
 
 
+def test_the_route_of_the_page_sends_info_to_nobody(tmp_path):
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (route,) = (yaml.safe_load(block) for block in blocks if "route:" in block)
+    receivers = {"receivers": [{"name": "on-call"}, {"name": "nobody"}]}
+    (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(route | receivers))
+
+    def receiver(*labels):
+        amtool = required_tool("amtool", "prometheus-alertmanager")
+        config = f"--config.file={tmp_path}/alertmanager.yml"
+        command = [amtool, "config", "routes", "test", config, *labels]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert receiver("alertname=VgpuXidWarning", "severity=info") == "nobody"
+    assert receiver("alertname=VgpuDoubleBooked", "severity=critical") == "on-call"
+    assert receiver("alertname=InfoOfOthers", "severity=info") == "on-call"
+
+
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -126,7 +146,10 @@ def test_a_runbook_begins_with_both_severities_and_the_reason(name, head):
 
 @no_defects
 def test_no_dashboard_names_an_alert_that_does_not_exist():
-    for path in sorted((ROOT / "grafana" / "dashboards").glob("*.json")):
-        for name in sorted({*re.findall(r"\bVgpu[A-Z]\w+", path.read_text())} - EVENTS):
-            if name not in BY_NAME:
-                yield f"{path.name}: {name}"
+    """With links, which only dashboards of an address have."""
+    files = dashboard_files(charted(PUBLISHED))
+    found = {name: {*NAMED.findall(text)} - EVENTS for name, text in files.items()}
+    assert "VgpuGpuMissing" in found["vgpu-fleet.json"]
+    for name, alerts in found.items():
+        for alert in sorted(alerts - BY_NAME.keys()):
+            yield f"{name}: {alert}"
