@@ -18,6 +18,9 @@ BATCH_WRITE = 3
 """Number of the batch's write of the Lease, from the first bind's: that, and its Binding, come
 before it."""
 
+NOBODY = -1
+"""No thread: the first bind has written no Lease."""
+
 
 class OrderedApi:
     """The API server for one process, whose requests a burst orders."""
@@ -64,6 +67,7 @@ class Burst:
         try:
             self._threads[0].start()
             assert self._ended[0].wait(WAIT_SECONDS)
+            self._first = self._first or NOBODY
             for number, thread in enumerate(self._threads):
                 if thread.ident is None:  # nothing was written for the first one
                     thread.start()

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
-from tests.scheduler.bursts import OrderedApi
+from tests.scheduler.bursts import Burst, OrderedApi
 from tests.scheduler.model_api import UNITS, ModelApi
 from tests.scheduler.served import Served
 from tests.scheduler.test_binder_machine import GPUSHARE, NODE_OBJECTS
@@ -115,6 +115,36 @@ class Replicas(RuleBasedStateMachine):
         if not reason:
             pod = self.api.pods[ref.name]
             assert (pod.ref, pod.node) == (ref, node), "a success without a binding"
+
+    @rule(
+        number=st.integers(0, REPLICAS - 1),
+        first=pods,
+        second=pods,
+        third=pods,
+        fault=st.sampled_from(FAULTS),
+        other=pods,
+        after=st.integers(1, 9),
+    )
+    def bind_together(self, number, first, second, third, fault, other, after):
+        """Binds of one node that are decided together, while the next replica binds another pod."""
+        refs = list(dict.fromkeys((first, second, third)))
+        others = self.replicas[(number + 1) % REPLICAS]
+
+        def interrupt():
+            self.api.fault, before = "none", self.api.fault
+            others.bind(other, "n1")
+            self.api.fault = before
+
+        def begin():
+            self.api.interruptions = {self.api.requests + after: interrupt}
+            self.api.fault = fault
+
+        errors = Burst(self.replicas[number], refs, together=begin).bind()
+        self.api.fault, self.api.interruptions = "none", {}
+        for ref, error in zip(refs, errors, strict=True):
+            if not error:
+                pod = self.api.pods[ref.name]
+                assert (pod.ref, pod.node) == (ref, "n1"), "a success without a binding"
 
     @rule(
         number=st.integers(0, REPLICAS - 1),
