@@ -16,10 +16,12 @@ from reconciler.commands.plan import plan
 from reconciler.commands.report import report
 from reconciler.commands.restore import restore_command
 from reconciler.commands.run import run
+from vgpu.program.groups import FlagsFirstGroup
 
 
 @click.group(
     "reconcile",
+    cls=FlagsFirstGroup,
     context_settings={"max_content_width": 100},
     epilog="""\
 \b

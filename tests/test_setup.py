@@ -243,7 +243,7 @@ def test_c():
     pass
 """
 LIST = """\
-Not run: 4 tests (SKIP_MISSING=1 makes that status 0)
+Not run: 4 tests, status 3 unless SKIP_MISSING=1
      3 promtool is not installed: apt-get install prometheus
      1 only root can do this: sudo make test
 Only a GPU can run 8 more checks: make test-gpu

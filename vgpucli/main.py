@@ -75,6 +75,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpucli.demo.command:command",
         "Run exporter, reconciler and scheduler on a simulated cluster.",
     ),
+    "version": ("vgpu.program.version:command", "Print the version."),
+    "help": ("vgpucli.usage:command", "Print a command's help."),
 }
 
 

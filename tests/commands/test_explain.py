@@ -130,6 +130,28 @@ def test_a_node_and_a_gpu(source):
     assert ["ml/train-0/main" in line for line in document(result).lines] == [True]
 
 
+def test_flags_may_stand_before_the_kind_and_a_pod_needs_no_kind(source):
+    asked = document(run("pod", "ml/waits", *source, "-o", "json")).steps
+    for words in (
+        (*source, "pod", "ml/waits", "-o", "json"),
+        (*source, "-ojson", "--output=json", "pod", "ml/waits"),
+        ("ml/waits", *source, "-o", "json"),
+        (*source, "ml/waits", "-o", "json"),
+    ):
+        assert document(run(*words)).steps == asked
+    assert "GPU gpu-1/GPU-" in run(*source, "gpu", "gpu-1/0").output
+    assert "No such command 'waits'" in run(*source, "waits").output
+
+
+@pytest.mark.parametrize("change", [str, str.upper, lambda text: f"{text}…"])
+def test_a_gpu_by_the_beginning_of_its_uuid_with_and_without_prefix(source, change):
+    uuid = sample.uuid(1)
+    answer = document(run("gpu", f"gpu-1/{uuid}", *source, "-o", "json"))
+    for name in (uuid[:12], uuid[:12].removeprefix("GPU-")):
+        again = document(run("gpu", f"gpu-1/{change(name)}", *source, "-o", "json"))
+        assert (again.name, again.steps) == (answer.name, answer.steps)
+
+
 def test_the_text_for_people(tmp_path):
     result = run("pod", "ml/waits", *dumped(tmp_path, CLOSED), terminal_width=100)
     assert result.exit_code == 0

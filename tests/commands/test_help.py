@@ -21,3 +21,24 @@ def test_every_commands_help_shows_how_it_is_called(words):
     calls = result.output.split("Options:")[1]
     assert f"vgpu {' '.join(words)} " in calls
     assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize("words", [(), ("inspect",), ("explain", "pod")])
+def test_help_before_a_command_is_that_commands_help(words):
+    asked = CliRunner().invoke(main, [*words, "--help"], prog_name="vgpu")
+    typed = CliRunner().invoke(main, ["help", *words], prog_name="vgpu")
+    assert (typed.exit_code, typed.output) == (0, asked.output)
+
+
+def test_help_of_an_unknown_command_names_the_similar_one():
+    typed = CliRunner().invoke(main, ["help", "inspct"], prog_name="vgpu")
+    assert typed.exit_code == 2
+    assert "Did you mean 'inspect'?" in typed.output
+
+
+@pytest.mark.parametrize("word", ["version", "-V"])
+def test_the_version_by_each_name(word):
+    done = CliRunner().invoke(main, [word], prog_name="vgpu")
+    asked = CliRunner().invoke(main, ["--version"], prog_name="vgpu")
+    assert (done.exit_code, done.output) == (0, asked.output)
+    assert done.output.startswith("vgpu ")

@@ -51,7 +51,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     counts = reasons(reporter)
     if counts:
-        reporter.line(f"Not run: {counts.total()} tests (SKIP_MISSING=1 makes that status 0)")
+        total = counts.total()
+        reporter.line(f"Not run: {total} test{'s' * (total > 1)}, status 3 unless SKIP_MISSING=1")
     for reason, number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         reporter.line(f"{number:6} {reason}")
     reporter.line(GPU_LINE)

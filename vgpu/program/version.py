@@ -1,4 +1,4 @@
-"""The flag ``--version`` of every program."""
+"""The flag ``--version`` of every program, and `vgpu version`."""
 
 import platform
 
@@ -21,6 +21,7 @@ def print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 version_option = click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -28,3 +29,9 @@ version_option = click.option(
     callback=print_version,
     help="Print the version and exit.",
 )
+
+
+@click.command("version", epilog="Example: vgpu version | cut -d' ' -f2")
+def command() -> None:
+    """Print the version and exit, as --version does."""
+    say(version_text())

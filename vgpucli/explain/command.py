@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from vgpu.model.documentation import page
+from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpucli.document_output import print_document
@@ -17,7 +18,7 @@ from vgpucli.measure_flags import measure_flags, measuring
 EPILOG: Final = f"""\
 \b
 Examples:
-  vgpu explain pod team-a/train-0
+  vgpu explain pod team-a/train-0         or without the word pod
   vgpu explain pod team-a/train-0 --prometheus http://localhost:9090
   vgpu explain node gpu-7
   vgpu explain gpu gpu-7/0
@@ -64,7 +65,18 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group("explain", epilog=EPILOG, context_settings=_SETTINGS)
+class _ExplainGroup(FlagsFirstGroup):
+    """`explain team-a/train-0` is `explain pod team-a/train-0`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; what has a slash is a pod."""
+        is_pod = args[0] not in self.commands and "/" in args[0]
+        return super().resolve_command(ctx, ["pod", *args] if is_pod else args)
+
+
+@click.group("explain", cls=_ExplainGroup, epilog=EPILOG, context_settings=_SETTINGS)
 def command() -> None:
     """Explain in steps why a pod does not run, or the state of a node or a GPU.
 
@@ -135,7 +147,7 @@ def explain_node_command(*, name: str, **flags: Any) -> None:
 def explain_gpu_command(*, name: str, **flags: Any) -> None:
     """Explain whether a GPU takes shares, and who holds it.
 
-    GPU is the index, the UUID, or the beginning of the UUID.
+    GPU is the index, the UUID, or the beginning of the UUID, also without GPU- before it.
     """
     from vgpucli.explain.node import explain_gpu, gpu_entry  # noqa: PLC0415  # slow
 

@@ -105,15 +105,24 @@ def explain_unreadable_node(node: MalformedObject, now: float) -> Explanation:
 def gpu_entry(evidence: KnownNode, gpu: str) -> DeviceEntry | None:
     """The GPU of this index, UUID or beginning of a UUID; None if none or several match.
 
+    The beginning counts as the tables show it, too: without ``GPU-``, and with ``…`` behind it.
     Where the GPUs have no index, their position counts.
     """
     entries = evidence.ledger.devices
     exact = [entry for entry in entries if gpu in entry.device.names]
-    if not exact and gpu.isdecimal() and all(entry.device.index is None for entry in entries):
+    is_number = gpu.isdecimal() and str(int(gpu)) == gpu
+    if not exact and is_number and all(entry.device.index is None for entry in entries):
         exact = list(entries[int(gpu) : int(gpu) + 1])
-    begun = [entry for entry in entries if gpu and entry.device.uuid.startswith(gpu)]
+    start = _without_prefix(gpu.removesuffix("…"))
+    begun = [
+        entry for entry in entries if start and _without_prefix(entry.device.uuid).startswith(start)
+    ]
     matching = exact or begun
     return matching[0] if len(matching) == 1 else None
+
+
+def _without_prefix(uuid: str) -> str:
+    return uuid.lower().removeprefix("gpu-")
 
 
 def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:

@@ -9,6 +9,7 @@ from vgpu.model.document_text import yaml_text
 from vgpu.model.documentation import page
 from vgpu.model.printable_text import printable
 from vgpu.model.units import count
+from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
 from vgpu.quota.limits import cluster_quotas
@@ -30,7 +31,7 @@ What Kubernetes cannot count stands as a comment above each object: {page("quota
 """
 
 
-@click.group("quota", epilog="Example: vgpu quota manifests > quotas.yaml")
+@click.group("quota", cls=FlagsFirstGroup, epilog="Example: vgpu quota manifests > quotas.yaml")
 def command() -> None:
     """Quotas of shared GPUs by namespace."""
 

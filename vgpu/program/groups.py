@@ -1,0 +1,41 @@
+"""Groups of commands that read their words in any order: `vgpu explain --from dump pod a/b`."""
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+
+class FlagsFirstGroup(click.Group):
+    """A group whose command may stand behind the command's own flags."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command's name first, as click wants it."""
+        at = self._command_at(args)
+        return super().parse_args(ctx, [args[at], *args[:at], *args[at + 1 :]] if at else args)
+
+    def _command_at(self, args: Sequence[str]) -> int:
+        """The index of the first word that is neither a flag nor a flag's value; 0 without one."""
+        takes_value = dict(self._options())
+        own = {
+            name for parameter in self.get_params(click.Context(self)) for name in parameter.opts
+        }
+        index = 0
+        while index < len(args):
+            word = args[index]
+            if not word.startswith("-") or word == "-":
+                return index
+            name, equals, _ = word.partition("=")
+            attached = not word.startswith("--") and len(word) > 2
+            name = word[:2] if attached else name
+            if name in own or name not in takes_value:
+                return 0
+            index += 2 if takes_value[name] and not equals and not attached else 1
+        return 0
+
+    def _options(self) -> Iterator[tuple[str, bool]]:
+        """Each flag of the commands, and whether a word follows it."""
+        for command in self.commands.values():
+            for parameter in command.params:
+                if isinstance(parameter, click.Option):
+                    for name in (*parameter.opts, *parameter.secondary_opts):
+                        yield name, not parameter.is_flag and not parameter.count
