@@ -39,6 +39,10 @@ SERIOUS = frozenset(
 """Conflicts in which a container uses a device that was not allocated to it, or none."""
 
 
+COLLECTORS = "collectors"
+"""The part of the status page with the collectors."""
+
+
 class ProblemSeverity(IntEnum):
     """The severity of a problem; the page sorts by it."""
 
@@ -57,10 +61,14 @@ XID_SEVERITIES = {
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One sentence with its severity."""
+    """One sentence with its severity.
+
+    ``place`` is the part of the status page that has more: a device's UUID, or ``COLLECTORS``.
+    """
 
     severity: ProblemSeverity
     text: str
+    place: str = ""
 
 
 def problems(view: ExporterView) -> list[Problem]:
@@ -88,13 +96,16 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
     for row in view.collectors:
         if row.stuck_seconds:
             late = f"{row.stuck_seconds:.0f} s past its deadline"
-            yield Problem(ProblemSeverity.ERROR, f"Collector {row.name} is stuck, {late}.")
+            yield Problem(
+                ProblemSeverity.ERROR, f"Collector {row.name} is stuck, {late}.", COLLECTORS
+            )
         elif row.success is False:
-            yield Problem(ProblemSeverity.ERROR, f"Collector {row.name} fails: {row.last_error}.")
+            text = f"Collector {row.name} fails: {row.last_error}."
+            yield Problem(ProblemSeverity.ERROR, text, COLLECTORS)
         only_absent = set(row.rejected) <= {Reason.ABSENT}
         severity = ProblemSeverity.NOTE if only_absent else ProblemSeverity.WARNING
         for example in row.examples:
-            yield Problem(severity, f"Refused by {row.name}: {example}.")
+            yield Problem(severity, f"Refused by {row.name}: {example}.", COLLECTORS)
 
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
@@ -102,18 +113,21 @@ def device_problems(view: ExporterView) -> Iterator[Problem]:
     names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.gpus}
     for row in view.gpus:
         if not row.answers:
-            yield Problem(ProblemSeverity.ERROR, f"{names[row.gpu.uuid]} no longer answers.")
+            uuid = row.gpu.uuid
+            yield Problem(ProblemSeverity.ERROR, f"{names[uuid]} no longer answers.", uuid)
     known = sum(not row.gpu.parent for row in view.gpus)
     expected = view.gpus_expected
     if view.driver is not None and expected is not None and expected > known:
         count = f"{expected - known} of {expected} expected GPUs"
-        yield Problem(ProblemSeverity.ERROR, f"{count} cannot be identified or are not there.")
+        text = f"{count} cannot be identified or are not there."
+        yield Problem(ProblemSeverity.ERROR, text, COLLECTORS)
     for xid in view.xids:
         ago = view.timestamp - xid.last_timestamp
         if ago < RECENT_SECONDS:
             device = names.get(xid.device, xid.device) or "an unknown device"
             text = f"{described(xid.xid)} on {device}, {ago:.0f} s ago."
-            yield Problem(XID_SEVERITIES[severity_of(xid.xid)], text)
+            place = xid.device if xid.device in names else ""
+            yield Problem(XID_SEVERITIES[severity_of(xid.xid)], text, place)
 
 
 def gpu_name(gpu: Gpu) -> str:
@@ -131,17 +145,18 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
         if limit and used and share.is_over_limit:
             excess = f"{short_size(used - limit)} over its limit of {short_size(limit)}"
             text = f"{name} uses {short_size(used)}, {excess}."
-            yield Problem(ProblemSeverity.ERROR, text)
+            yield Problem(ProblemSeverity.ERROR, text, share.device)
         if accounted is not None and accounted.phantom:
             text = (
                 f"{name}: dead processes still claim {short_size(accounted.phantom)} in its region."
             )
-            yield Problem(ProblemSeverity.WARNING, text)
+            yield Problem(ProblemSeverity.WARNING, text, share.device)
+    devices = {(share.pod.uid, share.container): share.device for share in view.usage.shares}
     for row in view.usage.containers:
         if row.blocked:
-            yield Problem(
-                ProblemSeverity.WARNING, f"{who(row)} is held back for a higher priority."
-            )
+            text = f"{who(row)} is held back for a higher priority."
+            place = devices.get((row.pod.uid, row.container), "")
+            yield Problem(ProblemSeverity.WARNING, text, place)
 
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
@@ -151,11 +166,14 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
     ledger = view.allocations.ledger
     names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
     gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.gpus}
+    shown = gpus.keys() | {share.device for share in view.usage.shares}
     orphaned = {orphan.path for orphan in view.usage.orphans or ()}
     for conflict in ledger.conflicts:
         paths = {statement.where for statement in conflict.statements}
         if not paths or not paths <= orphaned:
-            yield Problem(_severity(conflict), conflict_text(conflict, names, gpus))
+            text = conflict_text(conflict, names, gpus)
+            place = conflict.device if conflict.device in shown else ""
+            yield Problem(_severity(conflict), text, place)
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:

@@ -13,7 +13,7 @@ from string import Template
 import msgspec
 
 from exporter.allocations import Allocated
-from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
+from exporter.problems import COLLECTORS, Problem, ProblemSeverity, problems, short_size, who
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import Holding
 from vgpu.ledger.container_usage import ShareUsage
@@ -84,11 +84,17 @@ def problem_list(problems_found: list[Problem]) -> str:
     """The problems, or a text that there are none."""
     if not problems_found:
         return '<section><h2>Problems</h2><p class="good">No problem found.</p></section>'
-    items = "".join(
-        f'<li class="{ProblemSeverity(p.severity).name.lower()}">{escape(p.text)}</li>'
-        for p in problems_found
-    )
+    items = "".join(map(problem_item, problems_found))
     return f"<section><h2>Problems ({len(problems_found)})</h2><ul>{items}</ul></section>"
+
+
+def problem_item(problem: Problem) -> str:
+    """The severity as a word, and the text, which leads to the part of the page with more."""
+    severity = ProblemSeverity(problem.severity).name.lower()
+    text = escape(problem.text)
+    if problem.place:
+        text = f'<a href="#{escape(problem.place)}">{text}</a>'
+    return f'<li class="{severity}"><b>{severity}</b> {text}</li>'
 
 
 def device_shares(view: ExporterView) -> Mapping[str, list[DeviceShare]]:
@@ -140,13 +146,13 @@ def gpu_sections(view: ExporterView) -> Iterator[str]:
         yield gpu_section(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
-        yield section(escape(uuid) or "Unknown GPU", note, share_rows(shares, None))
+        yield section(escape(uuid) or "Unknown GPU", note, share_rows(shares, None), name=uuid)
 
 
-def section(title: str, note: str, *parts: str) -> str:
-    """A box with a heading."""
+def section(title: str, note: str, *parts: str, name: str) -> str:
+    """A box with a heading, to which a link with the fragment ``name`` leads."""
     head = f'<div class="head"><h2>{title}</h2>{note}</div>'
-    return f"<section>{head}{''.join(parts)}</section>"
+    return f"""<section{f' id="{escape(name)}"' if name else ""}>{head}{"".join(parts)}</section>"""
 
 
 def gpu_section(row: GpuRow, shares: list[DeviceShare], allocated: Allocated | None) -> str:
@@ -154,7 +160,8 @@ def gpu_section(row: GpuRow, shares: list[DeviceShare], allocated: Allocated | N
     gpu = row.gpu
     title = escape(gpu.info.get("name", "") or gpu.uuid)
     if not row.answers:
-        return section(title, '<span class="bad">does not answer</span>', share_rows(shares, None))
+        note = '<span class="bad">does not answer</span>'
+        return section(title, note, share_rows(shares, None), name=gpu.uuid)
     read = {key[0]: value for key, value in gpu.readings.items() if len(key) == 1}
     total = read.get("memory_total_bytes", 0.0)
     index = f"MIG {escape(gpu.info.get('mig_profile', ''))}" if gpu.parent else f"GPU {gpu.index}"
@@ -165,6 +172,7 @@ def gpu_section(row: GpuRow, shares: list[DeviceShare], allocated: Allocated | N
         bars(row, shares, total),
         f'<div class="facts">{fact_spans}</div>',
         share_rows(shares, total),
+        name=gpu.uuid,
     )
 
 
@@ -291,7 +299,7 @@ def collector_table(view: ExporterView) -> str:
             ]
         )
     head = (("", "Collector"), ("", "State"), ("n", "Last pass"), ("n", "Refused"))
-    return section("Collectors", "", table(head, rows))
+    return section("Collectors", "", table(head, rows), name=COLLECTORS)
 
 
 def table(head: Sequence[tuple[str, str]], rows: Iterable[Iterable[Cell]]) -> str:

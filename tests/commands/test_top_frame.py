@@ -367,6 +367,23 @@ def test_no_column_runs_into_another_in_any_width(columns):
         assert line[:end].endswith(amount)
 
 
+LONG = ("notebook-anna-0", "whisper-6d5c7f9b8-4wq7n", "embeddings-29361600-q9vxz")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_namespace_and_pod_are_readable_in_a_terminal_of_usual_width(columns):
+    shown = text(state(*(share(pod, used=1.0, limit=2.0) for pod in LONG)), columns)
+    for pod in LONG:
+        assert f" ml/{pod}" in shown
+
+
+def test_short_names_leave_room_for_bars_and_a_legend():
+    shown = text(state(share("a", used=1.0, limit=2.0)))
+    assert "of limit" in shown
+    assert "> over it" in shown.splitlines()[1]
+    assert "> over it" not in text(state(share("a")), columns=40)
+
+
 def test_a_name_without_space_keeps_its_distinctive_end():
     long = share("train-7f9d8c6b5d-vv2kx")
     assert fitted_name(long, 40) == "ml/train-7f9d8c6b5d-vv2kx/main"

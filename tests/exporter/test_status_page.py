@@ -8,7 +8,7 @@ from msgspec import structs
 
 from exporter import statuspage
 from exporter.allocations import AllocationTotals
-from exporter.problems import Problem, ProblemSeverity, conflict_text, problems
+from exporter.problems import COLLECTORS, Problem, ProblemSeverity, conflict_text, problems
 from exporter.view import ExporterView, GpuRow
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
 from tests.support.usage import usage_of
@@ -67,7 +67,7 @@ def sections(view):
     """The text of each GPU's table, tags included."""
     page = html.unescape(statuspage.render(view, 0.0, "/metrics").decode())
     return {
-        uuid: next(part for part in page.split("<section>") if uuid in part)
+        uuid: next(part for part in re.split("<section[^>]*>", page) if f">{uuid}<" in part)
         for uuid in ("GPU-0", "GPU-1")
     }
 
@@ -130,7 +130,20 @@ def test_a_conflict_of_any_size_is_a_sentence_that_fits_a_phone():
 def test_an_xid_has_its_name_and_is_as_severe_as_its_alert(xid, severity, name):
     view = structs.replace(view_of(()), timestamp=5.0, xids=(XidCount("GPU-1", xid, 1, 2.0),))
     (problem,) = problems(view)
-    assert problem == Problem(severity, f"{name} on GPU 1 (NVIDIA A10, GPU-1), 3 s ago.")
+    text = f"{name} on GPU 1 (NVIDIA A10, GPU-1), 3 s ago."
+    assert problem == Problem(severity, text, "GPU-1")
+
+
+def test_a_problem_has_its_severity_as_a_word_and_leads_to_the_part_of_the_page_with_more():
+    view = structs.replace(view_of(()), timestamp=5.0, xids=(XidCount("GPU-1", 79, 1, 2.0),))
+    page = statuspage.render(view, 5.0, "/metrics").decode()
+    (fragment,) = re.findall(r'<li class="error"><b>error</b> <a href="#([^"]+)">XID 79 ', page)
+    assert page.count(f' id="{fragment}"') == 1
+    text = 'Collector "x" fails: <b>.'
+    collectors = statuspage.problem_list([Problem(ProblemSeverity.WARNING, text, COLLECTORS)])
+    assert "<b>warning</b> <a href=" in collectors
+    assert html.escape(text) in collectors
+    assert f' id="{COLLECTORS}"' in page
 
 
 def test_an_xid_is_as_long_a_problem_as_it_is_an_alert():

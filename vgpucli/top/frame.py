@@ -67,6 +67,9 @@ HELP = (
 )
 """The explanation of keys and marks; a line break comes only between two of them."""
 
+LEGEND = tuple(text for text in HELP if text[0] in "!>–" or ":" in text[:5])
+"""The marks of :data:`HELP`, which stand beside the number of GPUs as far as there is room."""
+
 BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
 UNITS = "MGT"  # MiB, GiB, TiB
@@ -159,7 +162,7 @@ def frame(
 ) -> Text:
     """The screen, without a newline at its end; ``offset`` is the first visible row."""
     columns = max(1, size.columns)
-    layout = ColumnLayout(columns, state.hidden)
+    layout = ColumnLayout(columns, state.hidden, longest_pod(state.reading))
     rows = body(state, layout, sort)
     top = [title(state, columns), note(state, columns), heading(layout)]
     if size.lines is None:
@@ -234,7 +237,12 @@ def note(state: ScreenState, columns: int) -> Text:
     text = f" {_count(gpus, 'GPU')}, {_count(len(reading.shares), 'share')}"
     if state.processes and reading.processes is not None:
         text += f", {_count(len(reading.processes), 'process', 'processes')}"
-    return Text.assemble(text, (f", {over} over the limit" if over else "", "bold red"))
+    line = Text.assemble(text, (f", {over} over the limit" if over else "", "bold red"))
+    for mark in LEGEND:
+        is_shown = mark.partition(":")[0] not in state.hidden
+        if is_shown and cell_len(f"{line.plain}   {mark}") <= columns:
+            line.append(f"   {mark}", style="dim")
+    return line
 
 
 def _count(number: int, what: str, several: str = "") -> str:
@@ -277,8 +285,11 @@ class LinePlace(msgspec.Struct, frozen=True):
 class ColumnLayout:
     """The columns that fit, and their widths."""
 
-    def __init__(self, columns: int, hidden: Container[str] = ()) -> None:
-        """``hidden`` are titles of columns that are not shown; narrow terminals show fewer."""
+    def __init__(self, columns: int, hidden: Container[str] = (), longest: int = 0) -> None:
+        """``hidden`` are titles of columns that are not shown; narrow terminals show fewer.
+
+        ``longest`` is the width of the longest namespace/pod: trend and bars give way to it.
+        """
         self.width = columns
         self.wide = columns >= WIDE
         self.narrow = columns < NARROW
@@ -291,7 +302,11 @@ class ColumnLayout:
         self.spark = min(40, rest // 5) if rest >= 30 else 0
         self.bar = min(30, max(8, rest // (8 if self.wide else 4))) if rest >= 30 else 0
         bars = 2 if self.wide else 1
-        self.name = min(70, max(8, rest - self.spark - bars * (self.bar + (bars - 1))))
+        for trend, bar in ((self.spark, self.bar), (0, self.bar), (0, 0)):
+            self.spark, self.bar = trend, bar
+            self.name = min(70, max(8, rest - trend - bars * (bar + bars - 1)))
+            if self.name >= longest or longest > rest:
+                break
         self.columns = tuple(
             column for column in self._columns() if column.title not in self._hidden
         )
@@ -329,16 +344,28 @@ def _name(share: PageShare, place: LinePlace) -> Text:
 
 
 def fitted_name(share: PageShare, width: int) -> str:
-    """The name; without enough room first its namespace goes, then all but the end of the pod's.
+    """The name; without enough room first its container is cut, then its namespace goes, then all
+    but the end of the pod's name.
 
     Pods of one controller differ at the end.
     """
+    pod_name = f"{share.namespace}/{share.pod}"
+    fits = share.pod and SPACIOUS <= width >= cell_len(pod_name)
+    if fits and cell_len(share.name) > width:
+        rest = width - cell_len(pod_name) - 1
+        return f"{pod_name}/{share.container[: rest - 1]}…" if rest > 1 else pod_name
     if width >= SPACIOUS or not share.pod or cell_len(share.name) <= width:
         return middle(share.name, width)
     short_name = f"{share.pod}/{share.container}" if share.container else share.pod
     if cell_len(short_name) <= width:
         return short_name
     return share.pod if cell_len(share.pod) <= width else f"…{share.pod[1 - width :]}"
+
+
+def longest_pod(reading: PageReading | None) -> int:
+    """The width of the longest namespace/pod of a page."""
+    shares = (*reading.shares, *reading.idle) if reading else ()
+    return max((cell_len(f"{share.namespace}/{share.pod}") for share in shares), default=0)
 
 
 def _state(share: PageShare) -> tuple[str, str]:
