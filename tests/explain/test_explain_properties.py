@@ -50,9 +50,9 @@ def lock_owners(objects, schemes):
     return {owner: None for owner in named if owner not in known}
 
 
-def all_findings(objects, now):
+def all_findings(objects, now, units=Units()):  # noqa: B008 - frozen
     """The findings of the whole cluster, as the reconciler has them."""
-    schemes = detect_schemes(objects, Units())
+    schemes = detect_schemes(objects, units)
     owners = lock_owners(objects, schemes)
     snapshot = Snapshot(now=now, complete=frozenset(Coverage), lock_owners=owners)
     view = cluster_view(snapshot, objects, schemes, LedgerCache(), {})

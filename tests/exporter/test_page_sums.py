@@ -26,15 +26,15 @@ PLACE = ("pod_uid", "container", "uuid")
 class Page:
     """What is published of an observation, with the ledger that it was made with."""
 
-    def __init__(self, seen):
+    def __init__(self, seen, node=NODE):
         self.seen = seen
-        builder = LedgerBuilder(codecs(GIB, MIB), NODE)
+        builder = LedgerBuilder(codecs(GIB, MIB), node)
         self.ledger = builder.ledger(seen)
         self.finished = seen.pods.finished if seen.pods else frozenset()
         usage = builder.usage(seen)
         self.view = ExporterView(
             timestamp=seen.at,
-            node=NODE,
+            node=node,
             interval=15.0,
             usage=usage,
             collectors=(),

@@ -18,7 +18,8 @@ from vgpu.inventory import Objects, Units
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import POD_KIND, Container, MalformedObject, Pod
 from vgpu.model.units import GIB
-from vgpu.placement.dialects import scheduler_schemes
+from vgpu.placement.dialects import SchedulerScheme, scheduler_schemes
+from vgpu.placement.node_view import scheme_of
 
 SYSTEMS = sorted(NODES)
 UNITS = Units(gpushare_unit=GIB)
@@ -52,7 +53,7 @@ def _joined(first, second):
 def _nodes(draw, name):
     """A node, and the systems of its GPUs."""
     systems = draw(st.lists(st.sampled_from(SYSTEMS), min_size=1, max_size=2, unique=True))
-    if draw(st.integers(0, 3)):
+    if draw(st.integers(0, 7)) < 7:
         systems = systems[:1]  # most nodes are of one system
     node = draw(st.sampled_from(STATES[systems[0]]))
     for system in systems[1:]:
@@ -79,23 +80,28 @@ def _beside(system):
 
 
 @st.composite
-def _strays(draw, number, nodes):
-    """A pod with any request and any annotations, on a node or on none."""
-    system = draw(st.sampled_from(SYSTEMS))
+def _strays(draw, number, nodes, systems):
+    """A pod with any request and any annotations, on a node or on none.
+
+    ``nodes`` are the pods of each node, and ``systems`` the sharing systems of each.
+    """
+    named = draw(st.sampled_from(sorted(nodes) * 3 + ["n2"]))
+    own = draw(st.integers(0, 3)) > 0
+    system = draw(st.sampled_from(systems[named] if own and named in systems else SYSTEMS))
     asked = draw(
         st.sampled_from(
             ({}, {"nvidia.com/gpumem": 4096}, limits(system, 1, 1), limits(system, 3, 2))
         )
     )
-    named = draw(st.sampled_from(NAMES))
     bases = [{}, RESERVED[system](NOW, named), RESERVED[system](NOW - 900, named)]
     bases += [forged for name, forged in FORGED if name == system]
     bases += [each.annotations for pods in nodes.values() for each in pods]
-    edited = draw(st.dictionaries(st.sampled_from(KEYS[system]), TEXTS, max_size=2))
+    texts = st.dictionaries(st.sampled_from(KEYS[system]), TEXTS, max_size=2)
+    edited = draw(texts) if draw(st.integers(0, 3)) == 3 else {}
     name = draw(st.sampled_from((named, "")))
-    phases = ("Running", "Running", "Pending", "Succeeded", "Failed") if name else ("Pending",)
+    phases = (*("Running",) * 4, *("Pending",) * 2, "Succeeded", "Failed") if name else ("Pending",)
     phase = draw(st.sampled_from(phases))
-    is_deleted = draw(st.integers(0, 4)) == 4
+    is_deleted = draw(st.integers(0, 7)) == 7
     return Pod(
         PodRef(f"uid-stray-{number}", draw(st.sampled_from(("ns", "other"))), f"stray-{number}"),
         node=name,
@@ -112,16 +118,16 @@ def _strays(draw, number, nodes):
 @st.composite
 def clusters(draw):
     """A cluster of up to two nodes."""
-    nodes, pods = [], {}
+    nodes, pods, systems_of = [], {}, {}
     for name in NAMES[: draw(st.integers(1, len(NAMES)))]:
         systems, node = draw(_nodes(name))
         nodes.append(node)
-        pods[name] = []
+        pods[name], systems_of[name] = [], systems
         (scheme,) = (each for each in SCHEMES if each.row.name == systems[0])
         sizes = draw(st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=3))
         if not any(text.startswith("x") for text in node.annotations.values()):
             pods[name] = filled(node, scheme, sizes)
-    strays = [draw(_strays(number, pods)) for number in range(draw(st.integers(0, 3)))]
+    strays = [draw(_strays(number, pods, systems_of)) for number in range(draw(st.integers(1, 4)))]
     waiting = []
     if draw(st.booleans()):
         system = draw(st.sampled_from(SYSTEMS))
@@ -144,3 +150,19 @@ def clusters(draw):
         malformed=malformed,
     )
     return Cluster(objects, now)
+
+
+def nodes_of_one_system(objects):
+    """The nodes on which no pod requests another system than that of the node's GPUs.
+
+    The scheduler does not count what pods hold by the annotations of another system, the ledger
+    does.
+    """
+    names = set()
+    for node in objects.nodes:
+        here = [pod for pod in objects.pods if node.name in (pod.node, *pod.annotations.values())]
+        own = scheme_of(node, SCHEMES)
+        asked = {each.row.name for each in SCHEMES for pod in here if each.is_asked(pod)}
+        if isinstance(own, SchedulerScheme) and asked <= {own.row.name}:
+            names.add(node.name)
+    return names

@@ -4,15 +4,23 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from tests.scheduler.agreement import SCHEMES, UNITS, clusters
+from reconciler.cluster_index import ClusterIndex
+from reconciler.model import Snapshot
+from reconciler.rules.quotas import quota_holders, used_by
+from tests.scheduler.agreement import SCHEMES, UNITS, clusters, nodes_of_one_system
 from tests.scheduler.served import Served
-from vgpu.inventory import available_bytes, inventory, unavailable
+from tests.scheduler.test_same_numbers import amounts
+from vgpu.inventory import Objects, available_bytes, inventory, unavailable
+from vgpu.inventory.pod_usage import pod_accounts, usage_by_namespace
 from vgpu.model.names import PodRef
+from vgpu.model.objects import Namespace
 from vgpu.placement.cluster_views import cluster_views
-from vgpu.placement.dialects import SchedulerScheme, demand_of
-from vgpu.placement.node_view import scheme_of
+from vgpu.placement.dialects import demand_of
+from vgpu.quota.usage import NamespaceUsage
 from vgpucli.fit.answer import answer, exclusions
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
+
+DECLARED = {"vgpu.dev/quota-gpus": "9"}
 
 
 def read(cluster):
@@ -25,22 +33,6 @@ def read(cluster):
 def open_nodes(cluster):
     closed = exclusions(cluster.objects.nodes, ())
     return sorted(node.name for node in cluster.objects.nodes if node.name not in closed)
-
-
-def nodes_of_one_system(objects):
-    """The nodes on which no pod requests another system than that of the node's GPUs.
-
-    The scheduler does not count what pods hold by the annotations of another system, the ledger
-    does.
-    """
-    names = set()
-    for node in objects.nodes:
-        here = [pod for pod in objects.pods if node.name in (pod.node, *pod.annotations.values())]
-        own = scheme_of(node, SCHEMES)
-        asked = {each.row.name for each in SCHEMES for pod in here if each.is_asked(pod)}
-        if isinstance(own, SchedulerScheme) and asked <= {own.row.name}:
-            names.add(node.name)
-    return names
 
 
 @given(clusters())
@@ -136,3 +128,23 @@ def test_the_extender_binds_as_many_pods_as_there_is_room_for_in_inspect(cluster
                 bound += 1
         assert demand_of(pod, SCHEMES)[1] == free.probe.demand
         assert bound == free.fits
+
+
+@given(clusters())
+def test_what_quotas_count_is_the_same_for_the_scheduler_the_reconciler_and_inspect(cluster):
+    """Of bound pods on nodes of their own system."""
+    named = nodes_of_one_system(cluster.objects)
+    nodes = tuple(node for node in cluster.objects.nodes if node.name in named)
+    pods = tuple(pod for pod in cluster.objects.pods if pod.node in named)
+    spaces = [Namespace(name, annotations=DECLARED) for name in ("ns", "other")]
+    cache = filled_cache(SCHEMES, ReadObjects(cluster.now, nodes, pods, namespaces=spaces))
+    of_scheduler = {view.quota.namespace: amounts(view.used) for view in cache.limited()}
+    codecs = [each.codec for each in SCHEMES]
+    shown = inventory(Objects(nodes, pods), UNITS, cluster.now)
+    ledgers = {view.node.name: view.ledger for view in shown.nodes}
+    usage = usage_by_namespace(pod_accounts(nodes, ledgers, pods, codecs))
+    index = ClusterIndex(Snapshot(cluster.now, nodes=nodes, pods=pods), codecs)
+    holders = quota_holders(index, set(of_scheduler))
+    for name, used in of_scheduler.items():
+        assert amounts(usage.get(name, NamespaceUsage()).by_model) == used
+        assert amounts(used_by(holders.get(name, ()))) == used

@@ -272,4 +272,4 @@ def _all_passed(explanation: Explanation) -> str:
         return f"the pod has ended and holds no share of a GPU{remark}"
     if use.outcome is ExplainOutcome.NOT_CHECKED:
         return f"the pod runs; which GPU it uses is not checked{remark}"
-    return f"the pod runs and has its share of a GPU{remark}"
+    return f"the pod runs{remark or ' and has its share of a GPU'}"
