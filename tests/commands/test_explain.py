@@ -1,5 +1,7 @@
 """`vgpu explain` as a person calls it: on dumps, at an API server, and with wrong flags."""
 
+import json
+
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -101,7 +103,7 @@ def test_a_pod_and_nodes_with_a_taint(tmp_path):
     result = run("pod", "ml/waits", *dumped(tmp_path, [waits, tainted, absent]), terminal_width=100)
     text = " ".join(result.output.split())
     for part in (
-        "nodes failed nodes_closed: each node with room is not ready, cordoned or tainted",
+        "nodes failed nodes_closed: each node with room is closed to the pod for another reason",
         "GPUs have room on 2 of 2 nodes: gpu-2, gpu-4",
         "1 node (gpu-2): the node is not ready",
         "1 node (gpu-4): the node has a taint that the pod does not tolerate (gpu=a100:NoSchedule)",
@@ -248,3 +250,35 @@ def test_the_nodes_of_a_wide_namespace_are_one_list(cluster, requests, monkeypat
     monkeypatch.setattr(explain_read, "MOST_NODES", 0)
     assert run("pod", "ml/train-0", *cluster).exit_code == 0
     assert requests[-1] == ALL_NODES
+
+
+def having_cpu(node, cpu, **labels):
+    """A node with so many allocatable CPUs, and these labels."""
+    allocatable = {**node["status"]["allocatable"], "cpu": cpu, "memory": "64Gi", "pods": "110"}
+    metadata = {**node["metadata"], "labels": labels}
+    return {**node, "metadata": metadata, "status": {**node["status"], "allocatable": allocatable}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "advice"),
+    [
+        ({}, "insufficient_cpu", "end or move pods of a node with free GPUs, or request less CPU"),
+        ({"nodeSelector": {"zone": "b"}}, "node_selector", "correct the pod's nodeSelector"),
+    ],
+)
+def test_a_pod_for_which_only_closed_nodes_have_room_has_the_check_as_its_reason(
+    tmp_path, spec, code, advice
+):
+    """The message of kube-scheduler may be old or cut: what was read decides."""
+    limits = sample.volcano_limits(20000)
+    waits = sample.pod("waits", "", {**limits, "cpu": "20"}, unschedulable="0/1 nodes available")
+    waits["spec"] |= spec
+    busy = sample.pod("web", "gpu-1", {"cpu": "50"})
+    source = dumped(tmp_path, [waits, having_cpu(sample.volcano_node("gpu-1", 1), "64"), busy])
+    document = json.loads(run("pod", "ml/waits", *source, "-o", "json").output)
+    assert document["nodes"][0]["reason"] == code
+    assert document["conclusion"].startswith("the pod fails at step nodes: each node with room")
+    assert "gpu-1: the node " in document["conclusion"]
+    assert advice in document["advice"]
+    fit = CliRunner().invoke(main, ["fit", "--pod", "ml/waits", "-o", "json", *source]).output
+    assert json.loads(fit)["excludedNodes"] == {"gpu-1": code}

@@ -27,7 +27,8 @@ from reconciler.rules.conflicts import CAUSES
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
-from vgpu.kube.closed_nodes import closed_to
+from vgpu.kube.closed_nodes import ClosedNode, closed_to
+from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
@@ -72,6 +73,7 @@ from vgpucli.explain.obstacles import (
     skipped_by_webhook,
 )
 from vgpucli.explain.pod_claims import free_devices, known_claims
+from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
 _MOST_LISTED: Final = 5
@@ -98,6 +100,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         notes: what is missing.
         pods_read: whether the pods were read: a dump without one shows nothing about them.
         claims_read: whether the ResourceClaims were read.
+        scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
     """
 
     objects: Objects
@@ -111,6 +114,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     quotas_read: bool = False
     pods_read: bool = True
     claims_read: bool = False
+    scheduling: SchedulingObjects = SchedulingObjects()
 
 
 class ClusterEvidence:
@@ -394,7 +398,7 @@ class ClusterEvidence:
         return structs.replace(
             evidence,
             answers=answers,
-            closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
+            closed=self._closed_to(pod),
             units_free=self._with_free_units(demand, fitting),
         )
 
@@ -434,8 +438,21 @@ class ClusterEvidence:
             ):
                 free.add(name)
         units = tuple(text for _, _, text in sorted(rows)[:_MOST_LISTED])
-        closed = closed_to(evidence.pod.tolerations, self._nodes.values())
+        closed = self._closed_to(evidence.pod)
         return structs.replace(evidence, units=units, units_free=frozenset(free), closed=closed)
+
+    def _closed_to(self, pod: Pod) -> Mapping[str, ClosedNode]:
+        """The nodes that do not take the pod, whatever their GPUs, by name.
+
+        The units of GPUs are compared elsewhere.
+        """
+        read = self.cluster.scheduling
+        own = (each.scheduling for each in read.placed if each.uid == pod.ref.uid)
+        asking = next(filter(None, own), None)
+        if asking is None:
+            return closed_to(pod.tolerations, self._nodes.values())
+        units = (name for container in pod.containers for name in container.limits)
+        return NodeOffers(read, asking, unjudged=frozenset(units)).closed_to(asking)
 
     def _in_the_way(self, evidence: KnownPod) -> InTheWay:
         """What may keep the pod from GPUs that are free by the allocation records."""

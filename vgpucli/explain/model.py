@@ -86,7 +86,10 @@ class ExplainReason(Explained):
     QUEUE_FULL = "queue_full", "the queue of the pod's PodGroup has no room"
     SCHEDULER_QUOTA = "scheduler_quota", "a quota of the GPU scheduler refuses the pod"
     UNKNOWN_REFUSAL = "unknown_refusal", "refused for a reason that vgpu does not know"
-    NODES_CLOSED = "nodes_closed", "each node with room is not ready, cordoned or tainted"
+    NODES_CLOSED = (
+        "nodes_closed",
+        "each node with room is closed to the pod for another reason than its GPUs",
+    )
     UNITS_MISSING = (
         "units_missing",
         "no node has as many free units of the resource as the pod requests",

@@ -384,8 +384,14 @@ _ABOUT_NODES: Final = frozenset(
 def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedStep:
     """The step of a pod for which only nodes that take no new pods have room: ``names``."""
     step = _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, *texts)
-    closed = {evidence.closed[name] for name in names}
-    return structs.replace(step, advice=reopening(closed), detail=texts[0])
+    closed = {name: evidence.closed[name] for name in names}
+    shown = tuple(f"{name}: {why.text}" for name, why in sorted(closed.items())[:MOST_NAMED])
+    return structs.replace(
+        step,
+        evidence=step.evidence if evidence.answers else (*step.evidence, *shown),
+        advice=reopening(closed.values()),
+        detail=shown[0] if shown else texts[0],
+    )
 
 
 def _too_large(evidence: KnownPod, demand: PodDemand) -> str:

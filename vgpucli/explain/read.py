@@ -25,7 +25,7 @@ MOST_NODES: Final = 32
 
 def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
-    read = from_files(paths)
+    read = from_files(paths, scheduling=True)
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -36,6 +36,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         notes=read.notes,
         pods_read=read.pods_read,
         claims_read=bool(read.objects.resource_claims.resource_claims),
+        scheduling=read.scheduling,
     )
 
 
@@ -66,6 +67,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         notes=read.notes,
         quotas_read=len(read.notes) == unread,
         claims_read=claims and not any(UNREAD_CLAIMS in note for note in read.notes),
+        scheduling=read.scheduling,
     )
 
 
@@ -97,7 +99,7 @@ def _may_be_supplied(pod: Pod, nodes: Iterable[Node]) -> bool:
 def _of_node(cluster: ApiClient, node: str, *, claims: bool) -> Read:
     """The objects of the pod's node; those of the cluster if that node is gone."""
     try:
-        return from_cluster(cluster, node, reads_resource_claims=claims)
+        return from_cluster(cluster, node, reads_resource_claims=claims, scheduling=not node)
     except click.ClickException:  # there is no such node
         return from_cluster(cluster, "", reads_resource_claims=claims)
 

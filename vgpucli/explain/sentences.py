@@ -205,6 +205,19 @@ _OF_KUBERNETES: Final = ("node.kubernetes.io/", "node-role.kubernetes.io/")
 """Prefixes of the keys of taints that show a state of the node, and that no pod should tolerate."""
 
 
+_SCARCE: Final = "end or move pods of a node with free GPUs, or request less {}"
+
+_REOPENING: Final[Mapping[ClosedReason, str]] = {
+    ClosedReason.NODE_SELECTOR: "correct the pod's nodeSelector, or label a node so",
+    ClosedReason.NODE_AFFINITY: "correct the pod's node affinity, or label a node so",
+    ClosedReason.TOO_MANY_PODS: "end or move pods of a node with free GPUs, which has as many as"
+    " its kubelet takes",
+    ClosedReason.INSUFFICIENT_CPU: _SCARCE.format("CPU"),
+    ClosedReason.INSUFFICIENT_MEMORY: _SCARCE.format("memory"),
+    ClosedReason.INSUFFICIENT_RESOURCE: _SCARCE.format("of the resource that is named"),
+}
+
+
 def reopening(closed: Iterable[ClosedNode]) -> str:
     """What makes one of these nodes take the pod."""
     parts = []
@@ -222,6 +235,7 @@ def reopening(closed: Iterable[ClosedNode]) -> str:
         parts.append(f"let the pod tolerate {taints[0]} if it belongs there")
     elif ClosedReason.TAINTED_NODE in reasons:
         parts.append("find out why the node has its taint")
+    parts += (advice for reason, advice in _REOPENING.items() if reason in reasons)
     return ", or ".join(parts)
 
 
