@@ -1,10 +1,13 @@
-"""The cluster of ``make demo``: the demo's node, two more nodes, and typical leftovers.
+"""The cluster of ``make demo``: the demo's node, three more nodes, and typical leftovers.
+
+The demo's node is mixed: pods of all systems. Each other node has one system: gpu-node-2 HAMi,
+gpu-node-3 and gpu-node-4, which joins later, gpushare, gpu-node-5 gpu-manager.
 
 On the demo's node ``ranker`` was refused and is long replaced; ``tts`` was reserved a GPU that it
-was never allocated; a completed run's refused pod is still there; a lock's owner is gone. On the
-second node the plugin refuses to start ``retrieval``, a binding failed and left its claim, and the
-scheduler has abandoned the node although its plugin lives. The reconciler skips a pod without a
-controller, one whose owner asked for it, and one on a node that is not ready.
+was never allocated; a completed run's refused pod is still there; a lock's owner is gone. On
+gpu-node-2 a binding failed and left its claim, and the scheduler has abandoned the node although
+its plugin lives. On gpu-node-5 the plugin refuses to start ``retrieval``. The reconciler skips a
+pod without a controller, one whose owner asked for it, and one on a node that is not ready.
 
 Components of the systems are installed with mistakes: HAMi's scheduler was upgraded and its device
 plugin was not; kube-scheduler's configuration ignores an extender that is away; gpu-admission is
@@ -57,8 +60,9 @@ def _gpu(node: str, index: int) -> SimulatedGpu:
     )
 
 
-_A100S = tuple(_gpu("gpu-node-2", index) for index in range(2))
-_FAR = (_gpu("gpu-node-3", 0), _gpu("gpu-node-3", 1))
+_OF_HAMI = tuple(_gpu("gpu-node-2", index) for index in range(2))
+_OF_GPUSHARE = tuple(_gpu("gpu-node-3", index) for index in range(2))
+_OF_GAIA = tuple(_gpu("gpu-node-5", index) for index in range(2))
 
 JOINING: Final = Scenario(
     node="gpu-node-4", gpus=tuple(_gpu("gpu-node-4", index) for index in range(2)), pods=()
@@ -116,7 +120,7 @@ def _retrieval(name: str, **of_pod: Any) -> SimulatedPod:
     return make_pod(
         f"recsys/retrieval-7b9c5d6f48-{name}/retrieval",
         Scheme.GAIA,
-        (make_share(_A100S[0], 16, 20),),
+        (make_share(_OF_GAIA[0], 16, 20),),
         owner="ReplicaSet/retrieval-7b9c5d6f48",
         **of_pod,
     )
@@ -126,7 +130,7 @@ _RETRIEVAL = _retrieval("ghj2s", phase="Pending", created=_OLD)
 _RERANK = make_pod(
     "serving/rerank-6b8d9f7c54-pq2lw/rerank",
     Scheme.VOLCANO,
-    (make_share(_A100S[1], 24, 40),),
+    (make_share(_OF_HAMI[1], 24, 40),),
     shim=make_shim("v1.2", HAMI_ROOT),
     owner="ReplicaSet/rerank-6b8d9f7c54",
     created=_DAY,
@@ -134,21 +138,22 @@ _RERANK = make_pod(
 _SWEEP = make_pod(
     "research/sweep-3/trial",
     Scheme.VOLCANO,
-    (make_share(_A100S[1], 24, 40),),
+    (make_share(_OF_HAMI[1], 24, 40),),
+    shim=make_shim("v1.2", HAMI_ROOT),
     phase="Pending",
     owner="StatefulSet/sweep",
     created=_OLD,
 )
-_SHELL = _refused("research/debug-shell/shell", _A100S[1])
+_SHELL = _refused("research/debug-shell/shell", _OF_GAIA[1])
 _KEPT = _refused(
     "vision/calibration-7f9d8c6b5d-vv2kx/calibrate",
-    _A100S[1],
+    _OF_GAIA[1],
     "ReplicaSet/calibration-7f9d8c6b5d",
 )
 _FAR_AWAY = make_pod(
     "speech/captions-59c7d6f8b4-lm5qt/asr",
     Scheme.GPUSHARE,
-    (make_share(_FAR[0], 8),),
+    (make_share(_OF_GPUSHARE[0], 8),),
     phase="Pending",
     owner="ReplicaSet/captions-59c7d6f8b4",
     created=_OLD,
@@ -173,19 +178,13 @@ def demo_cluster(start: float) -> Story:
     return Story(
         nodes=(
             structs.replace(node, pods=(*node.pods, _RANKER, _TTS)),
+            Scenario(node="gpu-node-2", gpus=_OF_HAMI, pods=(_RERANK, _SWEEP)),
+            Scenario(node="gpu-node-3", gpus=_OF_GPUSHARE, pods=(_FAR_AWAY,)),
             Scenario(
-                node="gpu-node-2",
-                gpus=_A100S,
-                pods=(
-                    _RERANK,
-                    _retrieval("t6r8d", created=_DAY),
-                    _RETRIEVAL,
-                    _SWEEP,
-                    _SHELL,
-                    _KEPT,
-                ),
+                node="gpu-node-5",
+                gpus=_OF_GAIA,
+                pods=(_retrieval("t6r8d", created=_DAY), _RETRIEVAL, _SHELL, _KEPT),
             ),
-            Scenario(node="gpu-node-3", gpus=_FAR, pods=(_FAR_AWAY,)),
         ),
         deviations={
             "gpu-node-1": _marks({HAMI.locks[0]: lock_text(start + _OLD, gone)}),

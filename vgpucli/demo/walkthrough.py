@@ -43,7 +43,7 @@ UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT
 """The environment variables with the units of the demo's pods."""
 
 _REPAIR: Final = """\
-  The node is one of three of a simulated cluster, where things have failed, got
+  The node is one of four of a simulated cluster, where things have failed, got
   stuck or been forgotten. A plan is made and applied, then the next one is made:
 """
 

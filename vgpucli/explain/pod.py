@@ -530,19 +530,16 @@ def _admitted(evidence: KnownPod) -> ExplainedStep:
     if not pod.node:
         return _not_reached(WayStep.ADMITTED)
     has_run = _has_run(pod)
+    lost = None if _runs(evidence) or pod.terminal else _lost(evidence, WayStep.ADMITTED, ())
+    if lost is not None:
+        return lost
     if pod.phase == "Failed" and pod.reason and not has_run and not _was_ended(pod):
         text = one_line(f"{pod.reason}: {pod.message}")
         return _failed(WayStep.ADMITTED, Cause.OTHER, text)
     if pod.started_at is not None or has_run or pod.phase in ("Running", "Succeeded", "Failed"):
         text = f"the kubelet of {pod.node} accepted the pod"
         return _passed(WayStep.ADMITTED, text, since=pod.started_at)
-    node = evidence.node
-    reason: Explained = ExplainReason.NOT_REPORTED
-    if evidence.node_gone:
-        reason = ExplainReason.NODE_GONE
-    if node is not None and not node.ready:
-        reason = ClosedReason.NOT_READY
-    return _waiting(WayStep.ADMITTED, reason, f"node {pod.node}")
+    return _waiting(WayStep.ADMITTED, ExplainReason.NOT_REPORTED, f"node {pod.node}")
 
 
 def _allocated(evidence: KnownPod) -> ExplainedStep:
@@ -626,17 +623,17 @@ def _use(evidence: KnownPod) -> ExplainedStep:
         return structs.replace(step, detail=more[0] if more else "")
     if not _runs(evidence):
         return _waiting_with(WayStep.USE, *(f"not running, {text}" for text in held))
-    return _lost(evidence, held) or _used(evidence, held)
+    return _lost(evidence, WayStep.USE, held) or _used(evidence, held)
 
 
-def _lost(evidence: KnownPod, held: tuple[str, ...]) -> ExplainedStep | None:
+def _lost(evidence: KnownPod, step: WayStep, held: tuple[str, ...]) -> ExplainedStep | None:
     """The step of a pod whose node is not ready or gone; None of another pod."""
     node = evidence.pod.node
     if evidence.node_gone:
-        return _failed(WayStep.USE, ExplainReason.NODE_GONE, f"node {node}", *held)
+        return _failed(step, ExplainReason.NODE_GONE, f"node {node}", *held)
     if evidence.node is not None and not evidence.node.ready:
         text = f"node {node} is not ready: its kubelet does not report whether the pod runs"
-        return _failed(WayStep.USE, ClosedReason.NOT_READY, text, *held)
+        return _failed(step, ClosedReason.NOT_READY, text, *held)
     return None
 
 
