@@ -32,7 +32,7 @@ def listed_rights():
 @pytest.fixture(scope="module")
 def reader(api):
     rights = [*listed_rights()]
-    assert len(rights) == 8
+    assert len(rights) == 12
     return api.client_for(*rights)
 
 

@@ -222,7 +222,9 @@ def of_node(name):
 def test_a_pod_that_waits_costs_one_list_of_each_kind(cluster, requests):
     assert run("pod", "ml/waits", *cluster).exit_code == 0
     pod = "/api/v1/namespaces/ml/pods/waits"
-    assert requests == [pod, ALL_NODES, ALL_PODS, SHARE_PODS, *of_quota("ml")]
+    components = "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments"
+    lists = ALL_NODES, ALL_PODS, SHARE_PODS
+    assert requests == [pod, *lists, *of_quota("ml"), *components]
 
 
 def test_a_bound_pod_costs_its_node_and_with_a_quota_its_namespace(cluster, requests):

@@ -142,6 +142,23 @@ def from_server(
     )
 
 
+def installed(cluster: ApiClient) -> ClusterFacts | None:
+    """The components and the configurations of schedulers alone; None if they may not be read.
+
+    The nodes are missing, as are rights, clocks and policies.
+    """
+    reading = _Reading()
+    try:
+        for name in ("daemon_sets", "deployments"):
+            kind, namespace, checks = _PARTS[name]
+            pages = partial(cluster.pages, kind, namespace=namespace)
+            reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
+        configs = tuple(_configs(reading, cluster, reading.workloads))
+    except ClusterError:
+        return None
+    return reading.facts(time.time(), configs=configs)
+
+
 def _tried(
     reading: _Reading,
     checks: tuple[DoctorCheck, ...],

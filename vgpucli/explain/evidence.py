@@ -6,7 +6,7 @@ would take seconds.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Final
@@ -28,6 +28,7 @@ from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.closed_nodes import ClosedNode, closed_to
+from vgpu.kube.installation import ReportedNode
 from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import home, node_ledger
@@ -62,6 +63,8 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.check_systems import node_errors
+from vgpucli.doctor.facts import ClusterFacts
+from vgpucli.explain.installation import InstallationError, installation_errors
 from vgpucli.explain.known_objects import InTheWay, KnownNode, KnownPod, NodeAnswer
 from vgpucli.explain.model import StepReason
 from vgpucli.explain.obstacles import (
@@ -73,6 +76,7 @@ from vgpucli.explain.obstacles import (
     skipped_by_webhook,
 )
 from vgpucli.explain.pod_claims import free_devices, known_claims
+from vgpucli.explain.pod_group import GroupOfPod, group_name
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
@@ -84,6 +88,14 @@ _MOST_LOCKED: Final = 8
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
 """All rules are on, with their default ages: a state that is normal for a while is no finding."""
+
+
+Installation = Callable[[], ClusterFacts | None]
+"""Reads how the sharing systems are installed; None if that cannot be read."""
+
+
+ReadGroup = Callable[[str, str], GroupOfPod]
+"""Reads the PodGroup of a namespace and a name."""
 
 
 class ClusterObjects(msgspec.Struct, frozen=True):
@@ -101,6 +113,8 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         pods_read: whether the pods were read: a dump without one shows nothing about them.
         claims_read: whether the ResourceClaims were read.
         scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
+        installation: reads the components of the sharing systems; None if nothing has them.
+        group: reads a PodGroup and its queue; None if nothing has one.
     """
 
     objects: Objects
@@ -115,6 +129,8 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     pods_read: bool = True
     claims_read: bool = False
     scheduling: SchedulingObjects = SchedulingObjects()
+    installation: Installation | None = None
+    group: ReadGroup | None = None
 
 
 class ClusterEvidence:
@@ -281,7 +297,11 @@ class ClusterEvidence:
             evidence = self._with_observed_units(evidence)
         if not isinstance(demanded, PlacementRefusal):
             evidence = self._with_placement(evidence, *demanded)
-        in_the_way = self._in_the_way(evidence)
+        in_the_way = structs.replace(
+            self._in_the_way(evidence),
+            installation=self._installation_errors(evidence),
+            group=self._group(pod),
+        )
         return structs.replace(
             evidence, in_the_way=in_the_way, nearby=(*evidence.nearby, *in_the_way.findings)
         )
@@ -512,6 +532,34 @@ class ClusterEvidence:
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
             unallocatable=tuple(_unallocatable(fitting, demanded))[:_MOST_LISTED],
         )
+
+    def _group(self, pod: Pod) -> GroupOfPod | None:
+        """The PodGroup of a pod that waits to be placed."""
+        name = group_name(pod)
+        if not name or pod.node or pod.terminal or pod.gated:
+            return None
+        read = self.cluster.group
+        namespace = pod.ref.namespace
+        return GroupOfPod(f"{namespace}/{name}") if read is None else read(namespace, name)
+
+    def _installation_errors(self, evidence: KnownPod) -> tuple[InstallationError, ...]:
+        """The errors of components, if a pod waits for a scheduler of its sharing system."""
+        pod, read = evidence.pod, self.cluster.installation
+        if pod.node or pod.terminal or pod.gated or read is None or evidence.by_claims:
+            return ()
+        facts = read()
+        if facts is None:
+            return ()
+        if not facts.nodes:
+            nodes = tuple(map(ReportedNode, self.cluster.objects.nodes))
+            facts = structs.replace(facts, nodes=nodes)
+        demanded = evidence.demanded
+        schemes = (want.scheme.value for want in evidence.reading.wanted)
+        if isinstance(demanded, PlacementRefusal):
+            system = next(schemes, "")
+        else:
+            system = demanded[0].row.name
+        return tuple(dict.fromkeys(installation_errors(facts, system)))
 
     @property
     def _serves_claims(self) -> bool:

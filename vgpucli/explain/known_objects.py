@@ -21,8 +21,10 @@ from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
 from vgpu.schemes.registry import UnitBytes
+from vgpucli.explain.installation import InstallationError
 from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
 from vgpucli.explain.pod_claims import KnownClaim
+from vgpucli.explain.pod_group import GroupOfPod
 from vgpucli.missing_resources import MissingResource
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
@@ -45,6 +47,8 @@ class InTheWay(msgspec.Struct, frozen=True):
         schedulers: the schedulers that have placed pods of the pod's system, each with a pod.
         webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
         taints: keys of the taints of nodes with GPUs of the pod's system.
+        installation: errors of the components of the pod's sharing system.
+        group: the PodGroup of a pod that waits; None if it has none.
         unallocatable: units of the GPU's resource that nodes with room have and cannot allocate,
             as sentences.
     """
@@ -59,6 +63,8 @@ class InTheWay(msgspec.Struct, frozen=True):
     webhook: str = ""
     taints: frozenset[str] = frozenset()
     unallocatable: tuple[str, ...] = ()
+    installation: tuple[InstallationError, ...] = ()
+    group: GroupOfPod | None = None
 
 
 class KnownPod(msgspec.Struct, frozen=True):

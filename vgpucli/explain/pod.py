@@ -45,14 +45,17 @@ from vgpucli.explain.pod_claims import UNCHECKED
 from vgpucli.explain.refusal import (
     cause_without_room,
     claims_step,
+    group_step,
     missed_units,
     refused_step,
     scheduler_texts,
+    stopped_step,
 )
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import (
     ADVICE,
+    MOST_NAMED,
     concluded,
     gpu_text,
     names_text,
@@ -410,6 +413,21 @@ def _too_large(evidence: KnownPod, demand: PodDemand) -> str:
 
 
 def _reserved(evidence: KnownPod) -> ExplainedStep:
+    """Whether a scheduler has reserved GPUs, with the errors of the installation as remarks."""
+    step = _reserved_by(evidence)
+    errors = [
+        error
+        for error in evidence.in_the_way.installation
+        if error.reason.value not in {reason.code for reason in step.reasons}
+    ]
+    return structs.replace(
+        step,
+        remarks=(*step.remarks, *dict.fromkeys(StepReason.of(each.reason) for each in errors)),
+        evidence=(*step.evidence, *(each.text for each in errors)),
+    )
+
+
+def _reserved_by(evidence: KnownPod) -> ExplainedStep:
     pod, claims = evidence.pod, evidence.reading.claims
     unread = _unreadable(evidence)
     if unread and not claims and not pod.terminal:
@@ -504,7 +522,8 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
         return waits or _not_reached(WayStep.RESERVED)
     if not message:
         texts = scheduler_texts(evidence)
-        return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
+        waits = _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
+        return stopped_step(evidence) or group_step(evidence) or waits
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]

@@ -32,6 +32,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.obstacles import requested_names
+from vgpucli.explain.pod_group import group_advice
 from vgpucli.explain.rule_steps import reason_of
 from vgpucli.explain.scheduler_message import (
     MessagePart,
@@ -186,6 +187,15 @@ _DEVICE_CLASS: Final = (
 )
 
 
+def stopped_step(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod whose scheduler cannot place it by doctor's errors; None without one."""
+    error = next((each for each in evidence.in_the_way.installation if each.stops_placing), None)
+    if error is None:
+        return None
+    step = _failed(evidence, error.reason, error.text)
+    return structs.replace(step, detail=error.text, advice=error.advice)
+
+
 def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
     """A cause that a part of the message names."""
 
@@ -198,6 +208,40 @@ def _by_message(kind: PartKind, reason: ExplainReason) -> _Cause:
     return cause
 
 
+def _by_group(kind: PartKind, reason: ExplainReason) -> _Cause:
+    """A cause that a part of the message names, with the PodGroup and its queue."""
+    by_message = _by_message(kind, reason)
+
+    def cause(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+        step, group = by_message(evidence, message), evidence.in_the_way.group
+        if step is None or group is None:
+            return step
+        full = tuple(group.full(requested_names(evidence.pod)))
+        own = full[0] if full and reason is ExplainReason.QUEUE_FULL else step.detail
+        return structs.replace(
+            step,
+            evidence=(*group.texts, *full, *step.evidence),
+            detail=own,
+            advice=group_advice(group, evidence.pod.ref.namespace),
+        )
+
+    return cause
+
+
+def group_step(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod that no scheduler has tried to place, since its PodGroup waits."""
+    group = evidence.in_the_way.group
+    cause = None if group is None else group.cause(requested_names(evidence.pod))
+    if group is None or cause is None:
+        return None
+    reason, detail = cause
+    texts = (*group.texts, *group.full(requested_names(evidence.pod)))
+    step = _failed(evidence, reason, *texts)
+    return structs.replace(
+        step, detail=detail, advice=group_advice(group, evidence.pod.ref.namespace)
+    )
+
+
 _CAUSES: Final[tuple[_Cause, ...]] = (
     _locked,
     _bind_failed,
@@ -205,8 +249,8 @@ _CAUSES: Final[tuple[_Cause, ...]] = (
     _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS),
     _by_message(PartKind.GATE, ExplainReason.GATED),
     _by_message(PartKind.RESOURCE_CLAIM, ExplainReason.RESOURCE_CLAIMS_WAIT),
-    _by_message(PartKind.QUEUE, ExplainReason.QUEUE_FULL),
-    _by_message(PartKind.GROUP, ExplainReason.POD_GROUP_WAITS),
+    _by_group(PartKind.QUEUE, ExplainReason.QUEUE_FULL),
+    _by_group(PartKind.GROUP, ExplainReason.POD_GROUP_WAITS),
     _by_message(PartKind.QUOTA, ExplainReason.SCHEDULER_QUOTA),
 )
 """Causes that the message names, the most specific first."""
@@ -241,6 +285,8 @@ def _of_parts(
         step = _without_units(evidence)
     elif checks:
         return _other_checks(evidence, checks, message, texts)
+    elif (stopped := stopped_step(evidence)) is not None:
+        step = stopped
     elif (
         parts
         and parts == of_shares

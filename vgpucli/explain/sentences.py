@@ -170,9 +170,9 @@ ADVICE: Final[Mapping[str, str]] = {
     ExplainReason.RESOURCE_CLAIMS_WAIT: "kubectl describe resourceclaim shows why the claims of the"
     " pod wait",
     ExplainReason.POD_GROUP_WAITS: "kubectl describe podgroup shows how many pods the group needs,"
-    " and kubectl describe queue what its queue allows: vgpu reads neither",
+    " and kubectl describe queue what its queue allows",
     ExplainReason.QUEUE_FULL: "kubectl describe queue shows what the queue allows and what is"
-    " allocated: vgpu does not read it",
+    " allocated",
     ExplainReason.SCHEDULER_QUOTA: _QUOTA,
     ExplainReason.UNITS_IN_USE: "look for pods that request the resource and hold no GPU: vgpu"
     " inspect NODE",

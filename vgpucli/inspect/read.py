@@ -3,7 +3,7 @@
 import difflib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -67,7 +67,7 @@ class Read(msgspec.Struct, frozen=True):
     quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
     the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
     dump without a pod. ``scheduling`` is what kube-scheduler reads of all nodes and pods, if that
-    was asked for.
+    was asked for. ``others`` are the kinds of a dump that are not read.
     """
 
     objects: Objects
@@ -82,6 +82,7 @@ class Read(msgspec.Struct, frozen=True):
     labels: Mapping[str, Mapping[str, str]] = {}
     pods_read: bool = True
     scheduling: SchedulingObjects = SchedulingObjects()
+    others: frozenset[str] = frozenset()
 
 
 def from_files(
@@ -91,10 +92,12 @@ def from_files(
     *,
     budgets: bool = False,
     scheduling: bool = False,
+    used: Collection[str] = (),
 ) -> Read:
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
 
     ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag.
+    ``used`` are kinds that the caller reads by itself.
     """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
@@ -132,7 +135,7 @@ def from_files(
         malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
         seen += dump.total
-    ignored = ignored_text(others)
+    ignored = ignored_text({kind: number for kind, number in others.items() if kind not in used})
     if dumps and all(dump.is_foreign for dump in dumps):
         raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
     notes = [f"{ignored} ignored"] if ignored else []
@@ -169,6 +172,7 @@ def from_files(
         labels,
         pods_read=bool(seen),
         scheduling=_merged(dump.scheduling for dump in dumps),
+        others=frozenset(others),
     )
 
 

@@ -1,0 +1,138 @@
+"""Errors of components, PodGroups and queues as causes of pods that wait for a scheduler."""
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support import sample_cluster as sample
+from tests.support.installed import hami_plugin, hami_scheduler
+from vgpucli.main import main
+
+HAMI = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000}
+REGISTER = {"hami.io/node-nvidia-register": "GPU-1,10,40960,100,A100,0,true:"}
+STALE = "all nodes are unavailable: 1 Insufficient volcano.sh/vgpu-number."
+
+
+def hami_node():
+    return sample.node("gpu-1", {"nvidia.com/gpu": 10}, REGISTER)
+
+
+def explained(tmp_path, *items):
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(sample.dump(items)))
+    os.utime(path, (sample.NOW, sample.NOW))
+    result = CliRunner().invoke(
+        main, ["explain", "pod", "ml/waits", "--from", str(path), "-o", "json"]
+    )
+    document = json.loads(result.stdout)
+    (reserved,) = (step for step in document["steps"] if step["step"] == "reserved")
+    return document, reserved
+
+
+def codes(reasons):
+    return [each["code"] for each in reasons]
+
+
+def down(workload):
+    status = dict.fromkeys(("readyReplicas", "numberReady"), 0)
+    return {**workload, "status": {**workload["status"], **status}}
+
+
+def volcano_config(*arguments):
+    plugins = [{"name": "deviceshare", "arguments": dict.fromkeys(arguments, True)}]
+    config = {"actions": "allocate", "tiers": [{"plugins": plugins}]}
+    return {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "volcano", "namespace": "volcano-system"},
+        "data": {"volcano-scheduler.conf": json.dumps(config)},
+    }
+
+
+def test_a_scheduler_without_a_ready_pod_is_why_no_scheduler_has_tried_the_pod(tmp_path):
+    waits = sample.pod("waits", "", HAMI)
+    document, reserved = explained(tmp_path, hami_node(), waits, down(hami_scheduler()))
+    assert (reserved["outcome"], codes(reserved["reasons"])) == ("failed", ["none_ready"])
+    assert "HAMi scheduler" in document["conclusion"]
+    assert "look at the logs" in document["advice"]
+    assert document["notes"] == []
+    document, reserved = explained(tmp_path, hami_node(), waits, hami_scheduler())
+    assert codes(reserved["reasons"]) == ["not_scheduled"]
+
+
+def test_a_component_of_another_role_is_a_remark(tmp_path):
+    items = hami_node(), sample.pod("waits", "", HAMI), down(hami_plugin()), hami_scheduler()
+    _, reserved = explained(tmp_path, *items)
+    assert codes(reserved["reasons"]) == ["not_scheduled"]
+    assert codes(reserved["remarks"]) == ["none_ready"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((), "vgpu_not_enabled"),
+        (("deviceshare.VGPUEnable", "deviceshare.GPUNumberEnable"), "deviceshare_conflict"),
+        (("deviceshare.VGPUEnable",), "stale_scheduler"),
+    ],
+)
+def test_volcanos_configuration_is_the_cause_before_its_memory_is(tmp_path, arguments, code):
+    waits = sample.pod("waits", "", sample.volcano_limits(8000), unschedulable=STALE)
+    items = sample.volcano_node("gpu-1", 1), waits, volcano_config(*arguments)
+    _, reserved = explained(tmp_path, *items)
+    assert codes(reserved["reasons"]) == [code]
+
+
+def pod_group(phase="Pending", message=""):
+    conditions = [{"type": "Unschedulable", "status": "True", "message": message}]
+    return {
+        "kind": "PodGroup",
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "metadata": {"name": "job-1", "namespace": "ml"},
+        "spec": {"minMember": 4, "queue": "research"},
+        "status": {"phase": phase, "running": 2, "conditions": conditions if message else None},
+    }
+
+
+def queue(number="8", state="Open"):
+    return {
+        "kind": "Queue",
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "metadata": {"name": "research"},
+        "spec": {"capability": {"volcano.sh/vgpu-number": number}},
+        "status": {"state": state, "allocated": {"volcano.sh/vgpu-number": "2"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("objects", "code", "detail"),
+    [
+        ((pod_group(), queue()), "pod_group_waits", "phase Pending, 2 of at least 4 pods run"),
+        ((pod_group(), queue("2")), "queue_full", "has 2 of 2 volcano.sh/vgpu-number allocated"),
+        ((pod_group(), queue(state="Closed")), "queue_full", "queue research is Closed"),
+        ((pod_group("Running"), queue()), "not_scheduled", ""),
+        ((), "not_scheduled", ""),
+    ],
+)
+def test_the_pod_group_of_a_pod_and_its_queue_are_read(tmp_path, objects, code, detail):
+    limits = sample.volcano_limits(8000)
+    waits = sample.pod("waits", "", limits, {"scheduling.k8s.io/group-name": "job-1"})
+    document, reserved = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits, *objects)
+    assert codes(reserved["reasons"]) == [code]
+    assert detail in document["conclusion"]
+
+
+def test_the_queue_has_its_numbers_where_the_message_names_it(tmp_path):
+    message = (
+        "2/4 tasks in gang unschedulable: pod group is not ready. Origin reason is queue resource"
+        " quota insufficient"
+    )
+    marks = {"scheduling.k8s.io/group-name": "job-1"}
+    waits = sample.pod("waits", "", sample.volcano_limits(8000), marks, unschedulable=message)
+    items = sample.volcano_node("gpu-1", 1), waits, pod_group(message="too few"), queue("2")
+    document, reserved = explained(tmp_path, *items)
+    assert codes(reserved["reasons"]) == ["queue_full"]
+    assert "has 2 of 2 volcano.sh/vgpu-number allocated" in document["conclusion"]
+    assert "Volcano about PodGroup ml/job-1: too few" in reserved["evidence"]
+    assert "kubectl describe queue research" in document["advice"]
