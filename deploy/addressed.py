@@ -30,6 +30,19 @@ KEYWORDS: Final = [
 RELEASED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 """A version that is no pre-release."""
 
+FROM_A_RELEASE: Final = {
+    "en": "Without a clone, from the release {release}:",
+    "zh": "不用克隆，从发行版 {release} 安装：",
+}
+FILES_OF_A_RELEASE: Final = {
+    "en": (
+        "The release {release} has all files: the wheel, the chart and the manifests, which name\n"
+        "the image, and a Debian package."
+    ),
+    "zh": "发行版 {release} 有全部文件：wheel、写有镜像的 chart 和清单、Debian 软件包。",
+}
+"""Sentences before the commands of a published release, by the language of the page."""
+
 ADDRESSES: Final = f'''\
 """{MADE}"""
 
@@ -51,7 +64,10 @@ def files(project: Project) -> Iterator[tuple[Path, str]]:
     yield replaced(ROOT / "pyproject.toml", urls(project))
     yield replaced(ROOT / "SECURITY.md", contact(project))
     yield replaced(ROOT / "README.md", released(project))
+    yield replaced(ROOT / "README.zh-CN.md", released(project, FROM_A_RELEASE["zh"]))
     yield replaced(ROOT / "docs" / "install.md", released_files(project))
+    chinese = FILES_OF_A_RELEASE["zh"]
+    yield replaced(ROOT / "docs" / "zh" / "install.md", released_files(project, chinese))
 
 
 def links(project: Project) -> Mapping[str, str]:
@@ -87,20 +103,19 @@ def downloads(project: Project, version: str = __version__) -> str:
     return f"{project.address}/releases/download/v{version}"
 
 
-def released(project: Project) -> str:
+def released(project: Project, sentence: str = FROM_A_RELEASE["en"]) -> str:
     """The lines of the README about the published release; "" without an address."""
     if not project.address:
         return ""
-    page = f"{project.address}/releases/tag/v{__version__}"
     return f"""\
-Without a clone, from the [release {__version__}]({page}):
+{sentence.format(release=_release(project))}
 
 ```console
 $ pipx install {downloads(project)}/{_wheel()}
 ```"""
 
 
-def released_files(project: Project) -> str:
+def released_files(project: Project, sentence: str = FILES_OF_A_RELEASE["en"]) -> str:
     """The lines of the page about installation on the published release; "" without an address."""
     if not project.address:
         return ""
@@ -108,8 +123,7 @@ def released_files(project: Project) -> str:
     manifests, package = f"vgpu-{version}-manifests.tar.gz", f"vgpu_{version}_amd64.deb"
     into = "--namespace vgpu-system --create-namespace"
     return f"""\
-The [release {version}]({project.address}/releases/tag/v{version}) has all files: the wheel,
-the chart and the manifests, which name the image, and a Debian package.
+{sentence.format(release=_release(project))}
 
 ```console
 $ pipx install {at}/{_wheel()}
@@ -117,6 +131,10 @@ $ helm install vgpu {at}/vgpu-{version}.tgz {into}
 $ curl -LO {at}/{manifests} && tar xf {manifests}
 $ curl -LO {at}/{package} && sudo apt-get install ./{package}
 ```"""
+
+
+def _release(project: Project) -> str:
+    return f"[{__version__}]({project.address}/releases/tag/v{__version__})"
 
 
 def _wheel() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cli_reference import cli_page
+from translations import Table, reasons_page, report, texts, texts_file, write_status
 
 from deviceplugin.kubelet.server import prestart_text
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
@@ -523,6 +524,49 @@ def xids_page() -> str:
     return XIDS_PAGE + "".join(rows) + XID_KINDS + "\n".join(code_table("about", XidKind)) + "\n"
 
 
+CHINESE_TABLES: tuple[tuple[str, type[Explained]], ...] = (
+    ("采集失败或输入被拒绝的原因（`vgpu_collector_…` 的标签 `reason`）", Reason),
+    ("分配冲突的类型（`vgpu_allocation_conflicts` 的标签 `type`）", ConflictKind),
+    ("`vgpu reconcile` 的规则", Rule),
+    ("规则上报对象的原因", Cause),
+    ("动作的作用", Effect),
+    ("跳过对象的原因", SkipReason),
+    ("动作的结果", ActionOutcome),
+    ("撤销的结果（`vgpu reconcile restore`）", Undo),
+    ("周期的结果（`vgpu_reconcile_cycles_total`）", Ending),
+    ("错过周期的原因（`vgpu_reconcile_missed_cycles_total`）", Missed),
+    ("调度器拒绝的原因（`vgpu_extender_rejections_total`）", PlacementReason),
+    ("绑定失败的原因（`vgpu_extender_bind_failures_total`）", BindFailure),
+    ("设备插件拒绝的原因（`vgpu_plugin_refusals_total`）", BindRefusal),
+    ("KubeShare 控制器无法放置的原因（`vgpu_kubeshare_unschedulable`）", UnplacedReason),
+    ("令牌守护进程收到的错误消息（`vgpu_token_malformed_total`）", MalformedMessage),
+    ("kube-scheduler 配置中的陷阱（`vgpu scheduler check-config`、`vgpu doctor`）", ConfigTrap),
+    ("XID 的类别", XidKind),
+)
+"""The tables of docs/zh/reasons.md beside that of `vgpu doctor`, by their titles."""
+
+
+def chinese_tables() -> list[Table]:
+    """The tables with their English texts."""
+    tables: list[Table] = [
+        (title, ("代码", "含义"), [(each.value, each.explanation) for each in kind])
+        for title, kind in CHINESE_TABLES
+    ]
+    findings = [(each.value, each.explanation, each.advice) for each in DoctorReason]
+    return [*tables, ("`vgpu doctor` 的检查结果", ("代码", "含义", "处理办法"), findings)]
+
+
+def chinese_texts() -> str:
+    """docs/zh/texts.toml as one string."""
+    english = (text for _, _, rows in chinese_tables() for _, *more in rows for text in more)
+    return texts_file(english, texts())
+
+
+def chinese_reasons() -> str:
+    """docs/zh/reasons.md as one string."""
+    return reasons_page(chinese_tables(), texts())
+
+
 PAGES = {
     "cli.md": cli_page,
     "device-plugin-reasons.md": refusals_page,
@@ -533,11 +577,13 @@ PAGES = {
     "reconcile-reasons.md": reason_codes_page,
     "runbooks/README.md": runbooks_page,
     "xids.md": xids_page,
+    "zh/texts.toml": chinese_texts,
+    "zh/reasons.md": chinese_reasons,
 }
 
 
 def main() -> int:
-    """Write or check every generated page."""
+    """Write or check every generated page. An older translation is reported and is no failure."""
     status = 0
     for name, make in PAGES.items():
         path, text = HERE / name, make()
@@ -546,6 +592,10 @@ def main() -> int:
         elif not path.exists() or path.read_text() != text:
             print(f"docs/{name} is not what the code says: run `make docs`", file=sys.stderr)
             status = 1
+    if "--check" not in sys.argv:
+        write_status()
+    for line in report():
+        print(line, file=sys.stderr)
     return status
 
 

@@ -13,14 +13,19 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from deploy.project import ROOT, load
+from docs.translations import TRANSLATED, with_status
 
 OUTSIDE: Final = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "README.zh-CN.md": "zh/index.md",
 }
 """Pages that are not in docs/, by their place in the repository, and as what they appear."""
+
+NOT_PUBLISHED: Final = (".py", ".toml")
+"""Ends of the names of files in docs/ that the site does not have, as mkdocs.yml excludes them."""
 
 _SOURCES: Final = {page: source for source, page in OUTSIDE.items()}
 _LINK: Final = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
@@ -47,7 +52,13 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links lead to where their target is on the site; what is not there is only named."""
+    """Links lead to where their target is on the site; what is not there is only named.
+
+    A translation shows whether it may be older than the English page.
+    """
+    name = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    if name in TRANSLATED:
+        markdown = with_status(name, markdown, (ROOT / TRANSLATED[name]).read_text())
     return _LINK.sub(lambda link: bent(link[1], link[2], page.file.src_uri), markdown)
 
 
@@ -72,7 +83,7 @@ def bent(text: str, link: str, here: str) -> str:
     target, mark, anchor = link.partition("#")
     folder = posixpath.dirname(_SOURCES.get(here, f"docs/{here}"))
     place = posixpath.normpath(posixpath.join(folder, target))
-    if place not in OUTSIDE and not place.startswith("docs/"):
+    if place not in OUTSIDE and (not place.startswith("docs/") or place.endswith(NOT_PUBLISHED)):
         return text
     page = OUTSIDE.get(place, place.removeprefix("docs/"))
     return f"[{text}]({posixpath.relpath(page, posixpath.dirname(here) or '.')}{mark}{anchor})"

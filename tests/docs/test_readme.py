@@ -17,7 +17,7 @@ SCREEN = 45
 WIDTH = 100
 """Columns of a line on the screen."""
 
-READMES = ["README.md"]
+READMES = ["README.md", "README.zh-CN.md"]
 ADDRESS = "https://forge.example.com/team/vgpu"
 SOMEWHERE = Project(address=ADDRESS)
 NOWHERE = Project()
@@ -73,7 +73,9 @@ def test_lines_of_a_release_are_there_only_with_an_address(lines):
     assert lines(SOMEWHERE).count(f"{ADDRESS}/releases/") == len(files) + 1
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/install.md", "docs/commands.md"])
+@pytest.mark.parametrize(
+    "page", [*READMES, "docs/install.md", "docs/zh/install.md", "docs/commands.md"]
+)
 def test_no_other_line_installs_a_file_of_a_release(page):
     begin, end = r"<!-- BEGIN: address", r"END: address -->"
     text = re.sub(f"{begin}.*?{end}", "", (ROOT / page).read_text(), flags=re.DOTALL)
