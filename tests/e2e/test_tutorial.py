@@ -77,12 +77,12 @@ class Reader:
         return text.replace("NAMESPACE/POD", POD)
 
     def start_prometheus(self, line: str) -> None:
-        words = line.replace("localhost:9090", "127.0.0.1:0").split()
+        words = line.replace("localhost:9190", "127.0.0.1:0").split()
         log = self.folder / "prometheus.log"
         self.prometheus = Daemon("prometheus", words, log, env=self.env, cwd=self.folder)
         wait_until(lambda: "Server is ready" in self.prometheus.log(), "Prometheus is ready")
         port = LISTENING.search(self.prometheus.log())[1]
-        self.places["localhost:9090"] = f"127.0.0.1:{port}"
+        self.places["localhost:9190"] = f"127.0.0.1:{port}"
 
     def type(self, line: str) -> str:
         done = subprocess.run(
