@@ -18,6 +18,7 @@ from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import Holding
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.model.names import Phase
+from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpu.model.units import count, percent
 
 REFRESH_SECONDS = 5
@@ -76,8 +77,11 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
 
 def no_gpu_section(view: ExporterView) -> str:
     """In place of the GPUs, where there is none to show."""
-    known = view.driver is not None
-    return f"<section>{'No GPU answers.' if known else 'No data of the GPUs.'}</section>"
+    text = "No data of the GPUs." if view.driver is None else "No GPU answers."
+    for row in view.collectors:
+        if row.name == "nvml" and row.success is False and NO_DRIVER & row.failures.keys():
+            text = f"{NO_DRIVER_ADVICE[0].upper()}{NO_DRIVER_ADVICE[1:]}"
+    return f"<section>{text}</section>"
 
 
 def problem_list(problems_found: list[Problem]) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from vgpu.model.reasons import NO_DRIVER
 from vgpucli.top.command import Live
 from vgpucli.top.frame import (
     HELP,
@@ -365,6 +366,13 @@ def test_no_column_runs_into_another_in_any_width(columns):
     for title, amount in (("used", "150G"), ("limit", "200G")):
         end = heading_line.index(title, heading_line.index("used")) + len(title)
         assert line[:end].endswith(amount)
+
+
+@pytest.mark.parametrize("reason", sorted(NO_DRIVER))
+def test_a_node_without_a_driver_names_the_command_that_finds_out_why(reason):
+    shown = text(state(devices=(), failing=(f"nvml ({reason})",)))
+    assert "\n No NVIDIA driver here: vgpu doctor node\n" in f"{shown}\n"
+    assert "doctor" not in text(state(devices=(), failing=("nvml (timeout)",)))
 
 
 LONG = ("notebook-anna-0", "whisper-6d5c7f9b8-4wq7n", "embeddings-29361600-q9vxz")

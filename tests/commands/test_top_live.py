@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from itertools import pairwise
@@ -38,13 +39,13 @@ def top():
 
 
 def names(lines):
-    """The containers of the first GPU, from top to bottom."""
+    """The first words of the pods on the first GPU, from top to bottom."""
     found = []
     for line in lines[4:]:
         if line.startswith(" GPU 1"):
             break
-        if "/" in line[:26]:
-            found.append(line[2:25].rstrip().rpartition("/")[2])
+        if pod := re.match(r"[> !] [a-z]+/([a-z]+)-", line):
+            found.append(pod[1])
     return found
 
 
@@ -58,18 +59,18 @@ def test_gpus_and_containers_fill_the_screen(top):
     assert lines[0].startswith(" vgpu top  gpu-node-1, sampled directly")
     assert lines[1].startswith(" 2 GPUs, 10 shares")
     assert lines[3].startswith(" GPU 0  NVIDIA A10   GPU-5a1c7e3b")
-    assert any(line.startswith("> researc…etune-0/trainer volcano") for line in lines)
+    assert any(line.startswith("> research/finetune-0/trainer ") for line in lines)
     assert lines[23].startswith(" h help  q quit   sorted by name")
 
 
 def test_sort_keys_sort_the_containers_of_each_gpu(top):
-    assert names(top.lines) == ["trainer", "jupyter", "jupyter", "asr", "detector"]
+    assert names(top.lines) == ["finetune", "notebook", "notebook", "whisper", "detector"]
     top.type("m")
     by_memory = names(top.wait_for("sorted by memory used"))
-    assert by_memory[0] == "trainer"
-    assert by_memory[-2:] == ["jupyter", "jupyter"]
+    assert by_memory[0] == "finetune"
+    assert by_memory[-2:] == ["notebook", "notebook"]
     top.type("l")
-    assert names(top.wait_for("sorted by memory limit"))[:2] == ["trainer", "detector"]
+    assert names(top.wait_for("sorted by memory limit"))[:2] == ["finetune", "detector"]
     top.type("u")
     top.wait_for("sorted by utilisation")
     top.type("n")
@@ -78,7 +79,7 @@ def test_sort_keys_sort_the_containers_of_each_gpu(top):
 
 def test_help_takes_a_line_more_and_goes_again(top):
     top.type("h")
-    assert top.wait_for("near its limit")[21].startswith(" sort: n name")
+    assert top.wait_for("PgUp PgDn")[21].startswith(" sort: n name")
     top.type("h")
     top.wait_for("sorted by name")
 
@@ -200,7 +201,7 @@ def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
         terminal.wait_for("nvml (timeout)")
         terminal.wait_for("the driver is overdue by")
         terminal.type("h")
-        terminal.wait_for("near its limit")
+        terminal.wait_for("sort: n name")
         terminal.type("q")
         assert terminal.status() == 0
         assert gone(terminal)
@@ -217,11 +218,11 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
     with RunningDemo(first, (*COMMAND, f"{listen}:0")) as demo:
         port = demo.url.rpartition(":")[2]
         with Terminal([*TOP, f"--url={demo.url}", "--interval=200ms"]) as terminal:
-            terminal.wait_for("> researc…etune-0/trainer")
+            terminal.wait_for("> research/finetune-0/trainer")
             demo.interrupt()
             lines = terminal.wait_for("connection refused - below is the last page")
             assert "NO ANSWER for" in lines[1]
-            assert any(line.startswith("> researc…etune-0/trainer") for line in lines)
+            assert any(line.startswith("> research/finetune-0/trainer") for line in lines)
             terminal.type("m")  # keys work all the same
             terminal.wait_for("sorted by memory used")
             with RunningDemo(second, (*COMMAND, f"{listen}:{port}")):
@@ -239,7 +240,7 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f" vgpu top  {demo.url}")
     assert max(map(len, lines)) <= 80
-    assert "> researc…etune-0/trainer volcano" in done.stdout
+    assert "> research/finetune-0/trainer " in done.stdout
     assert "    pid 1180907 " in done.stdout
 
 
@@ -251,11 +252,24 @@ def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
     assert done.stdout.startswith(f" vgpu top  {demo.url} ")
 
 
+def test_a_path_of_this_node_is_sampled_and_the_exporter_on_it_is_not_asked(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as never_asked:
+        url = f"http://127.0.0.1:{never_asked.getsockname()[1]}"
+        local = f"import vgpucli.top.command as top; top.LOCAL = {url!r}; top.command()"
+        arguments = [sys.executable, "-c", local, "--once", f"--shim.root={tmp_path}"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+        never_asked.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            never_asked.accept()
+    assert ", sampled directly " in done.stdout.splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--ca-file=ca.pem"], "--ca-file: needs --url"),
         (["--url=http://host", "--simulate"], "--simulate and --url: choose one"),
+        (["--url=http://host", "--pods=/x"], "--pods: for this node, without --url"),
         (["--url=ftp://host"], "give http://HOST:PORT"),
         (["--simulate", "--pods=/x"], "--pods: --simulate brings its own node"),
     ],

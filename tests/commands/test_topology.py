@@ -587,3 +587,16 @@ def test_an_address_or_socket_in_use_is_an_error_that_names_it(tmp_path):
     file = tmp_path / "file"
     file.touch()
     assert f"--socket: {file}: " in refused("--listen=127.0.0.1:0", f"--socket={file}")
+
+
+def test_a_machine_without_a_driver_names_the_command_that_finds_out_why(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "vgpu", "topology"],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    assert done.returncode == 1
+    assert "(no NVIDIA driver here: vgpu doctor node; --simulate " in done.stderr

@@ -17,8 +17,10 @@ from vgpu.ledger.container_usage import NodeUsage, ShareUsage
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu, XidCount
 from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.reasons import Reason
 from vgpu.model.units import GIB
 from vgpu.model.xids import RECENT_SECONDS
+from vgpu.sources.samples import CollectorRow
 
 SHARES = (
     ("anna", "GPU-0"),
@@ -144,6 +146,20 @@ def test_a_problem_has_its_severity_as_a_word_and_leads_to_the_part_of_the_page_
     assert "<b>warning</b> <a href=" in collectors
     assert html.escape(text) in collectors
     assert f' id="{COLLECTORS}"' in page
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Reason.LIBRARY_NOT_FOUND, "No NVIDIA driver here: vgpu doctor node"),
+        (Reason.DRIVER_NOT_LOADED, "No NVIDIA driver here: vgpu doctor node"),
+        (Reason.TIMEOUT, "No data of the GPUs."),
+    ],
+)
+def test_a_node_without_a_driver_names_the_command_that_finds_out_why(reason, words):
+    row = CollectorRow("nvml", False, 0.1, None, 0.0, {reason: 1}, {}, {})
+    view = structs.replace(NOTHING, collectors=(row,))
+    assert f"<section>{words}</section>" in statuspage.render(view, 0.0, "/metrics").decode()
 
 
 def test_an_xid_is_as_long_a_problem_as_it_is_an_alert():

@@ -5,7 +5,7 @@ A reason is the value of the label ``reason`` on ``vgpu_collector_failures_total
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -93,6 +93,13 @@ class Reason(Explained):
     )
     FOREIGN_PIDS = "foreign_pids", "these are not the host's processes: hostPID is missing"
     INTERNAL = "internal_error", "a defect in this program; the log has the details"
+
+
+NO_DRIVER: Final = frozenset({Reason.LIBRARY_NOT_FOUND, Reason.DRIVER_NOT_LOADED})
+"""Reasons that mean a machine without NVIDIA's driver."""
+
+NO_DRIVER_ADVICE: Final = "no NVIDIA driver here: vgpu doctor node"
+"""What a command reports there, with the command that finds out more."""
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):

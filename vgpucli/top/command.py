@@ -21,13 +21,13 @@ import click
 from msgspec.structs import replace
 
 from exporter.flags import DEFAULT_PORT
-from vgpu.program.flags import Duration, is_typed
+from vgpu.program.flags import Duration, field, is_typed
 from vgpu.program.output import say
 from vgpu.program.terminal import standard_output, write_text
 from vgpu.program.termination import EXIT_FAILURE
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpucli.flags import ACCESS, access_flags
-from vgpucli.this_node import node_flags, this_node
+from vgpucli.this_node import FLAGS, node_flags, this_node
 from vgpucli.top.frame import (
     OPTIONAL,
     ColumnLayout,
@@ -266,12 +266,18 @@ def once(
 
 @contextmanager
 def open_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Iterator[PageSource]:
-    """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
+    """The source of pages: ``--url``, else the exporter on this node, else the node itself.
+
+    With a flag about the node it is the node itself: the exporter would not know of the flag.
+    """
     url = urls[0] if urls else None
     access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
     flags = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
     if url is None and flags:
         raise click.UsageError(f"{', '.join(flags)}: needs --url", ctx)
+    of_node = [name for name in FLAGS if is_typed(ctx, field(name))]
+    if url is not None and of_node:
+        raise click.UsageError(f"{', '.join(of_node)}: for this node, without --url", ctx)
     if url is not None and ctx.params["simulate"]:
         raise click.UsageError("--simulate and --url: choose one", ctx)
     try:
@@ -283,7 +289,7 @@ def open_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Ite
             return
     except BadOption as error:
         raise click.UsageError(str(error), ctx) from error
-    if url is None and (ctx.params["simulate"] or not listens(exporter)):
+    if url is None and (ctx.params["simulate"] or of_node or not listens(exporter)):
         logging.getLogger().addHandler(logging.NullHandler())  # the screen is no place for a log
         with this_node(ctx, interval) as node:
             yield Sampled(node)
@@ -312,7 +318,8 @@ def listens(exporter: Exporter) -> bool:
     multiple=True,
     metavar="URL",
     help="The exporter to ask, such as http://gpu-node-1:9394; several are shown together."
-    " Default: the one on this node; if there is none, the node itself is sampled.",
+    " Default: the one on this node; if there is none, or with a flag about this node, the node"
+    " itself is sampled.",
 )
 @click.option("--once", "only_once", is_flag=True, help="Print one frame and exit.")
 @click.option(

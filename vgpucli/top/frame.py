@@ -15,6 +15,7 @@ from rich.text import Text
 
 from vgpu.inventory import short_notes
 from vgpu.ledger.usage import is_over
+from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpucli.top.keys import Sort
 from vgpucli.top.reading import (
     PageDevice,
@@ -74,6 +75,9 @@ BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
 UNITS = "MGT"  # MiB, GiB, TiB
 UNKNOWN = "–"
+
+_NO_DRIVER: Final = frozenset(f"nvml ({reason.value})" for reason in NO_DRIVER)
+"""How a page without NVIDIA's driver has its failing collector."""
 
 Row = Callable[[], Text]
 """A line that is made only when it is visible."""
@@ -302,7 +306,7 @@ class ColumnLayout:
         self.spark = min(40, rest // 5) if rest >= 30 else 0
         self.bar = min(30, max(8, rest // (8 if self.wide else 4))) if rest >= 30 else 0
         bars = 2 if self.wide else 1
-        for trend, bar in ((self.spark, self.bar), (0, self.bar), (0, 0)):
+        for trend, bar in ((self.spark, self.bar), (0, self.bar), (0, min(8, self.bar)), (0, 0)):
             self.spark, self.bar = trend, bar
             self.name = min(70, max(8, rest - trend - bars * (bar + bars - 1)))
             if self.name >= longest or longest > rest:
@@ -473,7 +477,10 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             rows += [partial(process_row, row, layout) for row in strangers]
     if not reading.devices:
         unknown = reading.failing and not reading.shares
-        rows.append(partial(Text, " No data of the GPUs." if unknown else " No GPU answers."))
+        text = " No data of the GPUs." if unknown else " No GPU answers."
+        if _NO_DRIVER.intersection(reading.failing):
+            text = f" {NO_DRIVER_ADVICE[0].upper()}{NO_DRIVER_ADVICE[1:]}"
+        rows.append(partial(Text, text))
     idle_shares = [share for share in reading.idle if wanted in share.name.lower()]
     if idle_shares:
         rows.append(partial(Text, " on no GPU", style="bold"))

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from vgpu.io.unix_socket import SocketError
-from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE, Reason, SourceError
 from vgpu.model.topology import MATRIX_LIMIT, LinkLevel, parse_matrix
 from vgpu.program import logs
 from vgpu.program.failures import HintedFailure
@@ -140,6 +140,8 @@ class Display:
         if gpu is None:
             nvml = next(row for row in view.collectors if row.name == "nvml")
             reason = Reason.TIMEOUT if nvml.stuck_seconds else Reason.DRIVER_ERROR
+            if nvml.failures and nvml.failures.keys() <= NO_DRIVER:
+                reason = next(iter(nvml.failures))
             raise SourceError(reason, "driver", nvml.last_error)
         nvlinks: NvLinks | None = None
         if self._matrix is None:
@@ -215,8 +217,10 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
         try:
             say_text(text(shown.state()))
         except SourceError as error:
-            hint = "" if ctx.params["simulate"] else " (--simulate shows a simulated node)"
-            say(f"Error: {error}{hint}", err=True)
+            hints = [NO_DRIVER_ADVICE] if error.reason in NO_DRIVER else []
+            hints += [] if ctx.params["simulate"] else ["--simulate shows a simulated node"]
+            advice = f" ({'; '.join(hints)})" if hints else ""
+            say(f"Error: {error}{advice}", err=True)
             ctx.exit(node.leave(EXIT_FAILURE))
         for line in shown.unknown:
             say(f"vgpu topology: {line}", err=True)
