@@ -2,6 +2,8 @@
 
 import re
 
+import pathspec
+
 from deviceplugin.apiserver.writes import EventReason
 from scheduler.verbs.extender import NOT_PLACED
 from tests.support.defects import no_defects
@@ -109,3 +111,21 @@ def test_alerts_and_events_exist():
     for name, text in WRITTEN.items():
         for found in set(ALERT.findall(text)) - alerts - events:
             yield f"{name}: {found}"
+
+
+def test_the_dump_for_support_has_what_each_command_reads():
+    page = PAGES["docs/first-commands.md"]
+    kinds = re.search(r"^\$ kubectl get (\S+) -A -o json > dump\.json$", page, re.MULTILINE)[1]
+    wanted = {"nodes", "pods", "namespaces", "resourcequotas", "daemonsets", "configmaps"}
+    assert wanted <= set(kinds.split(","))
+
+
+def test_the_site_has_no_bytecode():
+    """Python leaves some beside the site's own module, docs/site_hooks.py."""
+    left_out = re.search(
+        r"^exclude_docs: \|\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M
+    )
+    lines = [line.strip() for line in left_out[1].splitlines()]
+    rules = pathspec.GitIgnoreSpec.from_lines(lines)
+    assert rules.match_file("__pycache__/site_hooks.cpython-311.pyc")
+    assert not rules.match_file("faq.md")

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from simulator.demo_cluster import demo_cluster
 from tests.e2e.running_demo import COMMAND, RunningDemo
+from tests.support.environment import ROOT
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpucli.demo.command import command
@@ -170,4 +171,19 @@ def test_once_prints_a_page_and_nothing_else():
         [*COMMAND, "--once"], capture_output=True, text=True, check=True, timeout=2 * WAIT_SECONDS
     )
     assert done.stdout.startswith("# HELP ")
-    assert 'pod="tts-5c6d7f8b9-k8x2v"' in "".join(parse(done.stdout))  # nothing is repaired
+    series = parse(done.stdout)
+    assert 'pod="tts-5c6d7f8b9-k8x2v"' in "".join(series)  # nothing is repaired
+    faq = (ROOT / "docs" / "faq.md").read_text()
+    bounds = re.search(
+        r"(\d+) to (\d+) for each container with a share, (\d+) to (\d+) for each GPU, "
+        r"and (\d+) to (\d+) for the node",
+        faq,
+    )
+    pods = [name for name in series if re.search(r'[{,]pod(name|_uid)?="[^"]', name)]
+    gpus = [name for name in series if re.search(r'[{,]device(uuid)?="[^"]', name)]
+    of_gpus = len({*gpus} - {*pods})
+    containers = sum(name.startswith("vgpu_container_info{") for name in series)
+    devices = sum(name.startswith("vgpu_gpu_up{") for name in series)
+    found = (len(pods) / containers, of_gpus / devices, len(series) - len(pods) - of_gpus)
+    low, high = bounds.groups()[::2], bounds.groups()[1::2]
+    assert all(int(a) <= x <= int(b) for a, x, b in zip(low, found, high, strict=True)), found
