@@ -98,9 +98,11 @@ class LedgerCache:
 
 
 def is_notable(ledger: Ledger) -> bool:
-    """Whether a rule could find something in the ledger."""
-    runs_without = any(wanted.running for wanted in ledger.waiting)
-    return bool(ledger.conflicts or ledger.malformed or runs_without)
+    """Whether a rule could find something in the ledger.
+
+    A pod that waits on its node without a GPU keeps others off GPUs, whether it runs or not.
+    """
+    return bool(ledger.conflicts or ledger.malformed or ledger.waiting)
 
 
 def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:

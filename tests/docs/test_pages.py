@@ -123,7 +123,7 @@ def test_the_dump_for_support_has_what_each_command_reads():
 def test_the_site_has_no_bytecode():
     """Python leaves some beside the site's own module, docs/site_hooks.py."""
     left_out = re.search(
-        r"^exclude_docs: \|\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M
+        r"^exclude_docs: \|\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
     lines = [line.strip() for line in left_out[1].splitlines()]
     rules = pathspec.GitIgnoreSpec.from_lines(lines)

@@ -75,8 +75,11 @@ def test_a_node_where_a_pod_runs_without_a_device_has_its_ledger():
     assert wanted.running
 
 
-def test_a_pod_that_has_not_started_yet_is_no_reason_to_keep_a_ledger():
-    assert ledgers(LedgerCache(), pods=[pod("new", claim=None, phase="Pending")]) == {}
+def test_a_node_where_a_bound_pod_waits_without_a_device_has_its_ledger():
+    """The pod keeps others off GPUs, and a rule reports it."""
+    (ledger,) = ledgers(LedgerCache(), pods=[pod("new", claim=None, phase="Pending")]).values()
+    (wanted,) = ledger.waiting
+    assert not wanted.running
 
 
 def test_a_pod_that_is_promised_to_a_node_counts_there():

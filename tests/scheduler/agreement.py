@@ -20,11 +20,14 @@ from vgpu.model.objects import POD_KIND, Container, MalformedObject, Pod
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import SchedulerScheme, scheduler_schemes
 from vgpu.placement.node_view import scheme_of
+from vgpu.placement.result import PlacementReason
 
 SYSTEMS = sorted(NODES)
 UNITS = Units(gpushare_unit=GIB)
 SCHEMES = scheduler_schemes(UNITS.by_row)
 NAMES = ("n1", "n2")
+
+NO_ROOM = PlacementReason.MEMORY.explanation
 
 _REGISTERS = {
     "hami": {"hami.io/node-nvidia-register": "x"},
@@ -134,7 +137,12 @@ def clusters(draw):
         asked = limits(system, draw(QUARTERS), draw(st.integers(1, 2)))
         containers = (Container("main", asked), *draw(_beside(system)))
         waiting.append(
-            Pod(PodRef("uid-wants", "ns", "wants"), containers=containers, phase="Pending")
+            Pod(
+                PodRef("uid-wants", "ns", "wants"),
+                containers=containers,
+                phase="Pending",
+                unschedulable=f"0/{len(nodes)} nodes are available: {len(nodes)} {NO_ROOM}.",
+            )
         )
     unhealthy = {name: draw(st.sampled_from(("", "0", "0,1", "x"))) for name in pods}
     malformed = ()

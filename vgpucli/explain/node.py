@@ -242,10 +242,12 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     view = evidence.view
     unread = tuple(folded_texts(_unread(evidence)))
     claiming = tuple(folded_texts((pod, f"{pod}: {text}") for pod, text in evidence.claiming))
+    pods = () if view is None else view.standing
+    standing = tuple(folded_texts((_pod_text(each.pod), each.text) for each in pods))
     if view is not None and view.reason is not None:
-        return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)
+        reason = StepReason.of(view.reason)
+        return _failed(WayStep.RECORDS, reason, view.detail, *standing, *unread)
     if view is not None and view.standing_reason is not None:
-        standing = folded_texts((_pod_text(each.pod), each.text) for each in view.standing)
         texts = (*standing, *unread, *claiming)
         return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
     if unread:
@@ -313,13 +315,15 @@ def _may_be_here(holding: Holding) -> bool:
 def _with_conflicts(step: ExplainedStep, evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
     """The step with the conflicts of the ledger about the GPU, by the rules that report them.
 
-    The finding of such a conflict may be about one of the pods.
+    The finding of such a conflict may be about one of the pods. Conflicts of which no rule reports
+    are remarks of the shares.
     """
-    conflicts = [
-        (CAUSES[conflict.kind], conflict)
-        for conflict in evidence.ledger.conflicts
-        if conflict.device == entry.device.name and conflict.kind in CAUSES
-    ]
+    of_gpu = [each for each in evidence.ledger.conflicts if each.device == entry.device.name]
+    others = [each for each in of_gpu if each.kind not in CAUSES]
+    if others and step.step is WayStep.SHARES:
+        remarks = dict.fromkeys(StepReason.of(each.kind) for each in others)
+        step = structs.replace(step, remarks=(*step.remarks, *remarks))
+    conflicts = [(CAUSES[each.kind], each) for each in of_gpu if each.kind in CAUSES]
     own = [each for each in conflicts if GPU_STEPS.get(each[0][0]) is step.step]
     if not own:
         return step
