@@ -67,7 +67,8 @@ def test_each_way_of_sharing_has_its_limit_and_its_holders(dump):
     assert "ml/d 2 instances 19.0 GiB 1h" in lines
     assert "the node's labels do not show how they are shared: 1 of 8 units allocated" in lines
     assert "not scheduled nvidia.com/gpu" in lines
-    assert not any(line.startswith("idle") for line in lines)
+    assert "idle nvidia.com/gpu" in lines
+    assert "the node's labels do not show how they are shared: 0 of 8 units allocated" in lines
     assert lines[-1].startswith("0 nodes, 0 GPUs, 0 pods with devices, 0 without, 0 conflicts, 6 ")
 
 
@@ -83,7 +84,7 @@ def test_the_document_has_the_same(dump):
     ]
     assert by_node["mps"]["unlimited"] is False
     assert by_node["bare"]["unlimited"] is None
-    assert "idle" not in by_node
+    assert (by_node["idle"]["held"], by_node["idle"]["holders"]) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,24 @@ def test_sums_by_namespace_have_a_column_of_their_own(dump):
     assert lines[2].endswith("3 gpu, 1 gpu.shared, 2 mig-1g.10gb")
     document = json.loads(run("inspect", "--by", "namespace", "--from", dump, "-o", "json").stdout)
     assert document["groups"][0]["nvidia"] == {"nvidia.com/gpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "left"),
+    [
+        ("0", "0 of 0 units allocated; the node has 8, of which none is allocatable"),
+        ("7", "0 of 7 units allocated; the node has 8, 7 of them allocatable"),
+    ],
+)
+def test_a_node_is_listed_with_what_it_cannot_allocate(tmp_path, allocatable, left):
+    items = (sample.node("gone", {GPU: 8}, allocatable={GPU: allocatable}), sample.node("cpu-only"))
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(sample.dump(items)))
+    text = run("inspect", "--from", str(path)).stdout
+    assert f"the node's labels do not show how they are shared: {left}" in text
+    assert "cpu-only" not in text
+    (shown,) = json.loads(run("inspect", "--from", str(path), "-o", "json").stdout)["nvidia"]
+    assert (shown["allocatable"], shown["capacity"]) == (int(allocatable), 8)
 
 
 OTHER = "example.com/gpu"

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.model.names import ContainerKind, PodRef, Sharing
+from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
@@ -57,9 +57,8 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
     """The devices by node and resource, then pods without a node. ``pods`` are the plugin's.
 
     The units of other GPU schedulers' pods count as held; these pods are not shown as holders: they
-    may hold a GPU for others. A node has an entry if one of the pods is on it, or if its labels
-    show that it shares GPUs or has MIG instances: other sharing systems keep the resource of their
-    nodes, too.
+    may hold a GPU for others. A node has an entry if one of the pods is on it, or if it has the
+    resource and no GPUs of another sharing system: these keep the resource of their nodes, too.
     """
     holders: dict[tuple[str, str], list[NvidiaHolder]] = {}
     units_of_others: Counter[tuple[str, str]] = Counter()
@@ -74,7 +73,7 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
     for node in nodes:
         for devices in advertised(node):
             place = node.name, devices.resource
-            if place in holders or (_is_shared(devices) and not registered(node)):
+            if place in holders or (devices.capacity and not registered(node)):
                 found[place] = devices
     for place in holders:
         found.setdefault(place, AdvertisedDevices(place[1], 0))
@@ -87,6 +86,11 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
         )
         for place, devices in sorted(found.items(), key=lambda item: (not item[0][0], item[0]))
     )
+
+
+def is_own_unit(resource: str) -> bool:
+    """Whether the resource may be of NVIDIA's own plugin."""
+    return is_nvidia_resource(resource)
 
 
 def advertised_units(node: Node) -> dict[str, int]:
@@ -123,10 +127,6 @@ def _holders(pod: Pod) -> Iterator[tuple[str, NvidiaHolder]]:
                 state = pod_state(pod, container.name)
                 since = pod.scheduled_at or pod.started_at or pod.created_at
                 yield resource, NvidiaHolder(pod.ref, container.name, number, state, since)
-
-
-def _is_shared(devices: AdvertisedDevices) -> bool:
-    return devices.sharing not in (Sharing.EXCLUSIVE, Sharing.UNKNOWN)
 
 
 def _order(holder: NvidiaHolder) -> tuple[str, str, str]:

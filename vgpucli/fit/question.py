@@ -7,6 +7,8 @@ import msgspec
 from msgspec import structs
 
 from scheduler.filter.refusals import request_text
+from vgpu.inventory.nvidia import SCHEME as NVIDIA
+from vgpu.inventory.nvidia import is_own_unit
 from vgpu.kube.closed_nodes import NO_POD
 from vgpu.kube.quantities import is_extended
 from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
@@ -15,8 +17,6 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import cluster_quotas
-from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.fit.answer import answer, exclusions, move
 from vgpucli.fit.manifest import AskedPod
@@ -170,7 +170,7 @@ def _by_shares(
 def _by_units(read: Read, offers: NodeOffers, question: FitQuestion) -> FitAnswer:
     """The answer for pods that kube-scheduler alone places."""
     units = _units(question)
-    system = NVIDIA.value if any(map(is_nvidia_resource, units)) else ""
+    system = NVIDIA.value if any(map(is_own_unit, units)) else ""
     missing = _missing(read, question, frozenset())
     if missing:
         return _nothing(system, read, missing)
@@ -220,8 +220,6 @@ def _other_extenders(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
     """The advertised resources that are of no known system: an extender may place these."""
     known = registry().resource_names | UNCOUNTED
     advertised = _advertised(read) - known
-    names = [
-        each for each in _units(question) if each in advertised and not is_nvidia_resource(each)
-    ]
+    names = [each for each in _units(question) if each in advertised and not is_own_unit(each)]
     if names:
         yield Unchecked(UncheckedPart.OTHER_EXTENDERS, ", ".join(names))

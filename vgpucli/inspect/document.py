@@ -243,7 +243,8 @@ class NvidiaHolderDocument(_Document, frozen=True):
 class NvidiaDocument(_Document, frozen=True):
     """The devices of one resource of NVIDIA's own plugin on a node; ``node`` is "" for pods that
     are not bound. ``unlimited``: nothing limits what a container has of a device; null where the
-    way of sharing is not known.
+    way of sharing is not known. ``capacity`` is more than ``allocatable`` while GPUs are unhealthy
+    or the plugin does not run.
     """
 
     node: str
@@ -257,6 +258,7 @@ class NvidiaDocument(_Document, frozen=True):
     allocatable: int
     held: int
     holders: list[NvidiaHolderDocument]
+    capacity: int
 
 
 class OtherPodDocument(_Document, frozen=True):
@@ -497,6 +499,7 @@ def _nvidia(of_node: NvidiaDevices) -> NvidiaDocument:
             )
             for holder in of_node.holders
         ],
+        capacity=devices.capacity,
     )
 
 

@@ -127,7 +127,11 @@ def _held(of_node: NvidiaDevices, way: _Way) -> str:
     if way.unit == "replica" and devices.replicas:
         of = "instance" if devices.sharing is Sharing.MIG_TIME_SLICING else "GPU"
         each = f", {devices.replicas} of each {of}"
-    return f"{of_node.held} of {count(devices.allocatable, way.unit)} allocated{each}"
+    held = f"{of_node.held} of {count(devices.allocatable, way.unit)} allocated{each}"
+    if devices.allocatable >= devices.capacity:
+        return held
+    part = "of which none is" if not devices.allocatable else f"{devices.allocatable} of them"
+    return f"{held}; the node has {devices.capacity}, {part} allocatable"
 
 
 def _limit(devices: AdvertisedDevices, way: _Way, number: int) -> str:

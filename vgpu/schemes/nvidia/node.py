@@ -34,6 +34,8 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
     Attributes:
         resource: the extended resource.
         allocatable: number of units that the kubelet can allocate.
+        capacity: number of units that the node has; more than are allocatable while GPUs are
+            unhealthy or the plugin does not run.
         sharing: how the devices are shared.
         model: the GPU's, with the MIG profile.
         devices: number of GPUs, or of MIG instances of this profile.
@@ -48,13 +50,15 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
     devices: int | None = None
     memory_bytes: int | None = None
     replicas: int | None = None
+    capacity: int = 0
 
 
 def advertised(node: Node) -> Iterator[AdvertisedDevices]:
     """The devices of each resource of NVIDIA's own plugin on the node, by name."""
-    for resource, units in sorted(node.allocatable.items()):
+    units = {**dict.fromkeys(node.capacity, 0), **node.allocatable}
+    for resource, allocatable in sorted(units.items()):
         if is_nvidia_resource(resource):
-            yield _described(node, resource, units)
+            yield _described(node, resource, allocatable)
 
 
 def _described(node: Node, resource: str, units: int) -> AdvertisedDevices:
@@ -74,6 +78,7 @@ def _described(node: Node, resource: str, units: int) -> AdvertisedDevices:
         number(fact("count"), _MOST),
         memory * MIB if memory else None,
         replicas or None,
+        max(units, node.capacity.get(resource, 0)),
     )
 
 
