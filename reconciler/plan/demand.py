@@ -9,7 +9,6 @@ from vgpu.inventory.pod_usage import requested_amounts
 from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
-from vgpu.quota.usage import with_observed
 from vgpu.schemes.registry import registry
 
 _NONE: Final[Amounts] = {GPUS: 0, MEMORY: 0, CORES: 0}
@@ -33,15 +32,11 @@ def namespace_demands(cluster_index: ClusterIndex, team_key: str) -> tuple[Names
         if not pod.node and (requested := _waits_for(pod, cluster_index)):
             of_namespace.append(requested)
     holders = quota_holders(cluster_index, snapshot.quotas)
-    observed: dict[str, list[Pod]] = {}
-    for pod in snapshot.nvidia_pods:
-        if pod.node and holds_devices(pod):
-            observed.setdefault(pod.ref.namespace, []).append(pod)
     known = {namespace.name: namespace for namespace in snapshot.quota_namespaces}
     demands = []
     for name in sorted(waiting.keys() | snapshot.quotas.keys()):
         quota = snapshot.quotas.get(name)
-        used = with_observed(used_by(holders.get(name, ())), observed.get(name, ()))
+        used = used_by(holders.get(name, ()))
         requests = waiting.get(name, [])
         total = plus(_NONE, *requests)
         demands.append(

@@ -31,7 +31,13 @@ from vgpu.model.units import count, exact_size
 from vgpu.quota.check import OVER_QUOTA, mark, overruns, relief
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import GPUS, MEMORY, Amounts, amount_text
-from vgpu.quota.usage import NamespaceUsage, PodUsage, counted_usage, node_model
+from vgpu.quota.usage import (
+    NamespaceUsage,
+    PodUsage,
+    counted_usage,
+    node_model,
+    observed_usage,
+)
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.counted_claims import counted_claim
 
@@ -48,7 +54,10 @@ class QuotaHolder(msgspec.Struct, frozen=True):
 def quota_holders(
     cluster_index: ClusterIndex, namespaces: Collection[str]
 ) -> dict[str, list[QuotaHolder]]:
-    """The pods of these namespaces that hold shares, by namespace."""
+    """The pods of these namespaces that hold shares, by namespace.
+
+    Bound pods with GPUs of NVIDIA's own plugin hold the units that they request.
+    """
     holders: dict[str, list[QuotaHolder]] = {}
     if not namespaces:
         return holders
@@ -62,6 +71,10 @@ def quota_holders(
             usage = _usage(cluster_index, pod, node, devices)
             if usage is not None:
                 holders.setdefault(pod.ref.namespace, []).append(QuotaHolder(pod, usage))
+    for pod in cluster_index.snapshot.nvidia_pods:
+        if pod.ref.namespace in namespaces and pod.node and holds_devices(pod):
+            usage = observed_usage(pod)
+            holders.setdefault(pod.ref.namespace, []).append(QuotaHolder(pod, usage))
     return holders
 
 

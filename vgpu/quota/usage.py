@@ -100,12 +100,17 @@ def usage_of_shares(
     return PodUsage(_nonempty({name: plus(*each) for name, each in by_model.items()}))
 
 
-def with_observed(by_model: Mapping[str, Amounts], pods: Iterable[Pod]) -> Mapping[str, Amounts]:
-    """The amounts, and the units of pods of a system that is observed only.
+def observed_usage(pod: Pod) -> PodUsage:
+    """The usage of a bound pod of a system that is observed only.
 
-    Nothing but their resources counts. A ResourceQuota limits these without a model.
+    Nothing but its resources counts. A ResourceQuota limits these without a model.
     """
-    units = plus(by_model.get("", {}), *(pod.requested_units() for pod in pods))
+    return PodUsage(_nonempty({"": pod.requested_units()}))
+
+
+def with_observed(by_model: Mapping[str, Amounts], pods: Iterable[Pod]) -> Mapping[str, Amounts]:
+    """The amounts, and what these pods of a system that is observed only count."""
+    units = plus(by_model.get("", {}), *(observed_usage(pod).total for pod in pods))
     return {**by_model, "": units} if units else by_model
 
 

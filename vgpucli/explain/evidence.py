@@ -59,6 +59,7 @@ from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.check import OVER_QUOTA
 from vgpu.quota.limits import cluster_quotas
+from vgpu.quota.usage import with_observed
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
@@ -293,6 +294,8 @@ class ClusterEvidence:
             ),
             conflicts=() if ledger is None else tuple(_unreported(ledger, pod, held, findings)),
         )
+        if observed:
+            evidence = self._with_observed_quota(evidence)
         if observed and not pod.node:
             evidence = self._with_observed_units(evidence)
         if not isinstance(demanded, PlacementRefusal):
@@ -407,7 +410,7 @@ class ClusterEvidence:
         evidence = structs.replace(
             evidence,
             quota=quota.quota,
-            used=quota.used,
+            used=with_observed(quota.used, self._observed_of(namespace)),
             over_quota=quota.refusal,
             shares_cores=scheme.row.shares_cores,
         )
@@ -432,6 +435,32 @@ class ClusterEvidence:
         if pod.node or not (published and self._nodes) or observed.keys() & self._advertised:
             return {}
         return observed
+
+    def _observed_of(self, namespace: str) -> list[Pod]:
+        """The bound pods of a namespace with GPUs of NVIDIA's own plugin."""
+        return [
+            pod
+            for pod in self.cluster.objects.pods
+            if pod.ref.uid in self.schemes.nvidia
+            and pod.ref.namespace == namespace
+            and pod.node
+            and holds_devices(pod)
+        ]
+
+    def _with_observed_quota(self, evidence: KnownPod) -> KnownPod:
+        """The evidence of a pod of NVIDIA's plugin with the quota of its namespace.
+
+        The API server refuses pods over it when they are created.
+        """
+        namespace = evidence.pod.ref.namespace
+        pods = [each for each in self.schemes.pods if each.ref.namespace == namespace]
+        names = {each.node for each in pods}
+        nodes = (node for name, node in self._nodes.items() if name in names)
+        limited = self._cache(nodes, pods, namespace).limited()
+        for quota in limited:
+            used = with_observed(quota.used, self._observed_of(namespace))
+            evidence = structs.replace(evidence, quota=quota.quota, used=used)
+        return evidence
 
     def _with_observed_units(self, evidence: KnownPod) -> KnownPod:
         """The evidence with what the nodes have of resources that kube-scheduler alone counts."""
