@@ -7,7 +7,7 @@ import pytest
 
 from docs import site_hooks, translations
 from docs.translations import TRANSLATED
-from tests.support.doc_pages import BLOCK, HEADING
+from tests.support.doc_pages import BLOCK, HEADING, links
 from tests.support.environment import ROOT
 
 OLDER = "可能比英文页旧"
@@ -63,6 +63,16 @@ def test_the_projects_address_makes_no_translation_older(root, name):
     source = root / TRANSLATED[name]
     source.write_text(source.read_text().replace("<!-- END: address", "x\n<!-- END: address"))
     assert list(translations.older_pages(root)) == []
+
+
+@each_page
+def test_a_page_and_its_translation_lead_to_each_other(name):
+    for here, there in ((name, TRANSLATED[name]), (TRANSLATED[name], name)):
+        folder = (ROOT / here).parent
+        assert (ROOT / there).resolve() in {
+            (folder / target.partition("#")[0]).resolve()
+            for target in links((ROOT / here).read_text())
+        }
 
 
 def without_comments(block):
