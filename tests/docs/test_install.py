@@ -44,7 +44,7 @@ def test_pipx_installs_what_the_systemd_unit_starts():
 
 def test_each_values_file_is_whole_and_valid():
     files = values_files(PAGE)
-    assert len(files) == 5
+    assert len(files) == 6
     validator = Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
     for values in files:
         assert not list(validator.iter_errors(values))
