@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
+from tests.support.answering_server import answer, serving, status
 from tests.support.installed import (
     hami_plugin,
     hami_scheduler,
@@ -16,7 +17,10 @@ from tests.support.installed import (
     our_scheduler,
     with_software,
 )
-from vgpucli.doctor.report import DiagnosisDocument
+from vgpucli.doctor import read as doctor_read
+from vgpucli.doctor.answer import cluster_findings
+from vgpucli.doctor.model import diagnosis
+from vgpucli.doctor.report import DiagnosisDocument, report
 from vgpucli.main import main
 
 ITEMS = [
@@ -147,3 +151,39 @@ def test_this_node(tmp_path):
     found = reasons(result, 3)
     assert {("error", "no_driver"), ("warning", "socket_absent"), ("warning", "cdi_off")} <= found
     assert ("info", "monitor_unknown") in found
+
+
+LISTS = {
+    "Nodes",
+    "DaemonSets",
+    "Deployments",
+    "MutatingWebhookConfigurations",
+    "Leases of kube-node-lease",
+}
+LOGIN = answer(b"<html><h1>Log in</h1></html>", Content_Type="text/html")
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [(LOGIN, "look at what answered"), (status(403, "Forbidden", "no"), "grant the right")],
+    ids=["a login page", "no right"],
+)
+def test_where_nothing_can_be_read_the_status_is_that_of_an_error(given, advice, capsys):
+    with serving(*[given] * 40) as (cluster, _):
+        facts = doctor_read.from_server(cluster, {})
+    found = tuple(cluster_findings(facts))
+    assert found[0].reason == "nothing_read"
+    assert "nothing_installed" not in {each.reason for each in found}
+    lists = [each for each in found if each.reason == "not_read" and each.about in LISTS]
+    assert len(lists) == len(LISTS)
+    assert {each.advice.partition(":")[0].partition(" that is")[0] for each in lists} == {advice}
+    assert report(diagnosis(facts.as_of, found), "text") == 3
+    assert ("ClusterRole" in capsys.readouterr().out) == (given is not LOGIN)
+
+
+def test_one_list_that_can_be_read_is_not_nothing():
+    empty = answer({"kind": "NodeList", "metadata": {}, "items": []})
+    answers = [LOGIN, LOGIN, empty, *[LOGIN] * 40]  # version and groups are asked for first
+    with serving(*answers) as (cluster, _):
+        facts = doctor_read.from_server(cluster, {})
+    assert "nothing_read" not in {each.reason for each in cluster_findings(facts)}

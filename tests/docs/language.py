@@ -27,7 +27,14 @@ PACKAGES: Final = (
     *OWN_PACKAGES,
     *("grafana", "deploy"),
 )
-PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES: Final = (
+    "docs/**/*.md",
+    "deploy/**/*.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "deploy/chart/vgpu/templates/NOTES.txt",
+)
 TESTS: Final = ("tests", "benchmarks")
 EXPLAINED: Final = (
     "docs/language.md",

@@ -180,7 +180,7 @@ def test_once_prints_a_page_and_nothing_else():
         faq,
     )
     pods = [name for name in series if re.search(r'[{,]pod(name|_uid)?="[^"]', name)]
-    gpus = [name for name in series if re.search(r'[{,]device(uuid)?="[^"]', name)]
+    gpus = [name for name in series if re.search(r'[{,](device|deviceuuid|uuid)="[^"]', name)]
     of_gpus = len({*gpus} - {*pods})
     containers = sum(name.startswith("vgpu_container_info{") for name in series)
     devices = sum(name.startswith("vgpu_gpu_up{") for name in series)

@@ -27,6 +27,8 @@ CHECKS: Final[dict[DoctorCheck, Callable[[ClusterFacts], Iterator[DoctorFinding]
 
 def cluster_findings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     """The findings of all checks; a check that finds nothing wrong has one of severity ok."""
+    if facts.nothing_read:
+        yield finding(DoctorCheck.SYSTEMS, DoctorReason.NOTHING_READ)
     for unread in facts.unread:
         yield _not_in_dump(unread) if facts.is_dump else unread_finding(unread)
     if facts.malformed:
@@ -63,9 +65,13 @@ def _not_in_dump(unread: Unread) -> DoctorFinding:
 
 
 def unread_finding(unread: Unread) -> DoctorFinding:
-    """The finding that a part could not be read."""
+    """The finding that a part could not be read; advice about rights only where one is missing."""
     rule = (f"the line of a ClusterRole: {unread.rule}",) if unread.rule else ()
-    return finding(unread.checks[0], DoctorReason.NOT_READ, unread.what, unread.why, *rule)
+    found = finding(unread.checks[0], DoctorReason.NOT_READ, unread.what, unread.why, *rule)
+    if unread.rule:
+        return found
+    advice = "look at what answered: the address in the kubeconfig, and proxies on the way to it"
+    return msgspec.structs.replace(found, advice=advice)
 
 
 _Facts = TypeVar("_Facts")

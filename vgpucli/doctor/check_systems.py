@@ -46,7 +46,8 @@ def check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     if not facts.components and not facts.systems:
-        yield finding(_SYSTEMS, DoctorReason.NOTHING_INSTALLED)
+        if not facts.nothing_read:
+            yield finding(_SYSTEMS, DoctorReason.NOTHING_INSTALLED)
         return
     for of_workload in _by_workload(facts):
         yield from _of_workload(of_workload)

@@ -69,6 +69,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         reviewed: number of rights that were asked for.
         denied: those that are missing.
         unread: what could not be read.
+        nothing_read: whether not even one list could be read.
         malformed: names of objects that could not be decoded.
         units: bytes of one unit of memory by the name of the system's row, as the caller has set
             them; a system whose unit is not set has none.
@@ -90,6 +91,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     reviewed: int = 0
     denied: tuple[DeniedRight, ...] = ()
     unread: tuple[Unread, ...] = ()
+    nothing_read: bool = False
     malformed: tuple[str, ...] = ()
     units: UnitBytes = {}
 

@@ -60,6 +60,12 @@ class DoctorReason(Explained):
         "a part could not be read, so its checks are incomplete",
         "grant the right that is named, or run the command as another user",
     )
+    NOTHING_READ = (
+        "nothing_read",
+        Severity.ERROR,
+        "no list of the cluster could be read, so nothing was checked",
+        "repair what each finding not_read names",
+    )
     MALFORMED = (
         "malformed",
         Severity.WARNING,

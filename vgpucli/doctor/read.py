@@ -121,9 +121,11 @@ def from_server(
     reading = _Reading()
     server_version = _tried(reading, (_CHECK.KUBELET,), "the server's version", cluster.version)
     groups = _tried(reading, (_CHECK.KUBELET,), "the groups of the API", cluster.api_groups)
+    before = len(reading.unread)
     for name, (kind, namespace, checks) in _PARTS.items():
         pages = partial(cluster.pages, kind, namespace=namespace)
         reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
+    nothing_read = len(reading.unread) == before + len(_PARTS)
     _read_bare_pods(reading, cluster)
     if has_policies(server_version or "") and writers(components(reading.workloads)):
         _read_policies(reading, cluster)
@@ -138,6 +140,7 @@ def from_server(
         configs=tuple(configs),
         reviewed=reviewed,
         denied=tuple(denied),
+        nothing_read=nothing_read,
         units=units,
     )
 
