@@ -105,7 +105,7 @@ def test_no_scheduler_is_called_stale_beside_a_pod_in_the_way(cluster):
 @given(clusters())
 def test_the_reconciler_knows_the_pods_in_the_way_that_inspect_names(cluster):
     """Bound pods by their requests; reservations that nobody has bound for hours by a finding."""
-    objects = cluster.objects
+    objects, evidence = cluster.objects, evidence_of(cluster)
     named = nodes_of_one_system(objects)
     schemes = detect_schemes(objects, UNITS)
     snapshot = Snapshot(now=cluster.now, complete=frozenset(Coverage))
@@ -121,6 +121,9 @@ def test_the_reconciler_knows_the_pods_in_the_way_that_inspect_names(cluster):
                 assert standing.pod.uid in lacking
             elif cluster.now - NOW > HOUR:
                 assert standing.pod.uid in unbound
+                explanation = explain_node(evidence.of_node(of_node.node))
+                texts = [text for step in explanation.steps for text in step.evidence]
+                assert any(text.endswith("(assumed_unbound)") for text in texts)
 
 
 def test_a_bound_pod_that_waits_without_a_claim_is_reported_where_nothing_else_is_wrong():

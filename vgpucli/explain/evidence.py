@@ -313,14 +313,21 @@ class ClusterEvidence:
         """What is known about the node."""
         cache = self._cache([node], self.pods_at(node.name))
         scheme = scheme_of(node, self.placing)
-        here = [
-            each
-            for each in self._findings({node.name}, frozenset(), frozenset())
-            if each.object_ref.home == node.name
-        ]
+        view = cache.view(node.name)
+        reserved = {
+            (each.pod.namespace, each.pod.name) for each in (() if view is None else view.standing)
+        }
+        near = self._findings({node.name}, frozenset(), frozenset())
+        here = [each for each in near if each.object_ref.home == node.name]
         of_node = (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
         findings = [each for each in here if each.object_ref.kind in of_node]
         claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
+        claiming += (
+            each
+            for each in near
+            if each.rule is Rule.ASSUMED_UNBOUND
+            and (each.object_ref.namespace, each.object_ref.name) in reserved
+        )
         schemes = registry().schemes_of(node)
         of_claims = self._claims_of_nodes.get(node.name, NO_RESOURCE_CLAIMS)
         resources = {
@@ -334,7 +341,7 @@ class ClusterEvidence:
             node,
             self.now,
             tuple(scheme for scheme in registry().schemes if scheme in schemes),
-            cache.view(node.name),
+            view,
             scheme if isinstance(scheme, PlacementReason) else None,
             self.ledger(node.name),
             tuple(findings),
@@ -349,7 +356,8 @@ class ClusterEvidence:
                 sorted(
                     (
                         f"pod {each.object_ref.namespace}/{each.object_ref.name}",
-                        each.cause.explanation,
+                        each.cause.explanation
+                        + (f" ({each.rule})" if each.rule is Rule.ASSUMED_UNBOUND else ""),
                     )
                     for each in claiming
                 )

@@ -151,7 +151,8 @@ class KnownNode(msgspec.Struct, frozen=True):
         pods: the pods that hold or have reserved devices on it.
         resources: what it advertises of the sharing systems' resources.
         observed: what it advertises of the resources of NVIDIA's own plugin.
-        claiming: its pods that claim GPUs and request none, each with a sentence.
+        claiming: its pods that claim GPUs and request none, and those with reservations that the
+            reconciler reports, each with a sentence.
         locks: its locks.
         systems: the names of the rows of its sharing systems.
         published: the number of devices in its ResourceSlices of GPUs, by driver.
