@@ -474,7 +474,8 @@ def test_a_node_of_several_systems_is_closed_and_counts_its_gpus_once():
         sample.node("mixed", {"nvidia.com/gpu": 10, "volcano.sh/vgpu-number": 10}, annotations),
         sample.pod("w", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
     )
-    assert [(each.system, each.gpus) for each in shown.free_capacities] == [("volcano", 1)]
+    counted = [(each.system, each.gpus, each.fits) for each in shown.free_capacities]
+    assert counted == [("volcano", 1, 0), ("hami", 0, 0)]
     (apart,) = shown.free_capacities[0].apart
     assert (apart.reason.value, apart.names) == ("mixed_node", ("mixed",))
     (view,) = shown.nodes

@@ -79,14 +79,17 @@ def capacity_probes(
 
 
 def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterator[FreeCapacity]:
-    """The free capacity of each system's GPUs on these nodes."""
+    """The free capacity of each system's GPUs on these nodes.
+
+    Without GPUs is a system that a pod waits for, if others on the same nodes have its GPUs.
+    """
     by_system: dict[str, list[_Place]] = {}
     for view in views:
         for entry in view.full_ledger.devices:
             by_system.setdefault(view.system_of(entry), []).append((view, entry))
     for row in registry().rows:
-        places = by_system.get(row.name)
-        if not places:
+        places = by_system.get(row.name, [])
+        if not places and not _is_asked_in_vain(row.name, views, probes):
             continue
         of_nodes = {view.node.name: view for view, _ in places}
         free = sum(view.free_memory_bytes(entry) or 0 for view, entry in places)
@@ -114,6 +117,11 @@ def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterat
                 capacity, probe=probe, fits=fits, usable_bytes=usable
             )
         yield capacity
+
+
+def _is_asked_in_vain(system: str, views: Iterable[NodeView], probes: CapacityProbes) -> bool:
+    """Whether a pod waits for the system, whose GPUs all count for other systems of their nodes."""
+    return system in probes.pending and any(system in view.systems for view in views)
 
 
 def closed(view: NodeView) -> UnavailableReason | None:

@@ -414,6 +414,8 @@ class _Table(msgspec.Struct, frozen=True):
             gpus = count(capacity.gpus, "GPU")
             available = rounded_size(capacity.available_bytes)
             free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
+            if not capacity.gpus:
+                free = "since its GPUs count for another system of their nodes"
             yield [(f"  {capacity.system:<10} {gpus}, {free}", PLAIN)]
             maybe_held = maybe_held_text(capacity.maybe_held).removeprefix(", ")
             if maybe_held:
