@@ -46,7 +46,7 @@ def test_what_keeps_a_node_from_taking_pods():
         (structs.replace(well, ready=False), (WayStep.READY, ["not_ready"])),
         (structs.replace(well, unschedulable=True), (WayStep.READY, ["cordoned_node"])),
         (Node("cpu-1", ready=True), (WayStep.REGISTERED, ["no_gpus"])),
-        (node("gpu-1", "hami", plugin=False), (WayStep.PLUGIN, ["not_advertised"])),
+        (node("gpu-1", "hami", plugin=False), (WayStep.PLUGIN, ["nothing_allocatable"])),
         (node("gpu-1", "hami", "gpushare"), (WayStep.REGISTERED, ["mixed_node"])),
     ]:
         explained = explain_node(of_node(one))
@@ -114,9 +114,9 @@ def test_a_plugin_whose_resource_is_renamed_is_not_reported_as_dead():
         (step,) = (step for step in explained.steps if step.step is WayStep.PLUGIN)
         assert step.outcome is ExplainOutcome.NOT_CHECKED
         assert step.evidence[0].startswith("the node advertises no resource")
-    assert [reason.code for reason in explain_node(of_node(gone)).decisive.reasons] == [
-        "not_advertised"
-    ]
+    left = structs.replace(hamis, capacity={"nvidia.com/gpu": 0}, allocatable={"nvidia.com/gpu": 0})
+    for one, code in ((gone, "nothing_allocatable"), (left, "not_advertised")):
+        assert [reason.code for reason in explain_node(of_node(one)).decisive.reasons] == [code]
 
 
 def step_of(explained, step):

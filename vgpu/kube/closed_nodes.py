@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from vgpu.kube.node_selector import has_labels, matches_a_term
 from vgpu.kube.quantities import is_extended
@@ -63,6 +64,30 @@ class ClosedNode(msgspec.Struct, frozen=True):
 
 
 # ---------------------------------------------------------------- what is free
+
+
+def none_allocatable(node: Node) -> tuple[str, ...]:
+    """The resources of GPUs that the node has, and of which its kubelet can allocate nothing.
+
+    So it is while no device plugin serves the resource, or while all of its devices are unhealthy.
+    """
+    return tuple(
+        name
+        for name, units in sorted(node.capacity.items())
+        if units and not node.allocatable.get(name, units)
+    )
+
+
+def with_all_allocatable(node: Node) -> Node:
+    """The node as if its device plugins served all: its GPUs have the health that is declared.
+
+    Where nothing is allocatable, the GPUs of some systems count as unhealthy.
+    """
+    gone = none_allocatable(node)
+    if not gone:
+        return node
+    allocatable = {**node.allocatable, **{name: node.capacity[name] for name in gone}}
+    return structs.replace(node, allocatable=allocatable)
 
 
 class FreeResources:
@@ -213,6 +238,16 @@ def _affinity(asked: _Question) -> ClosedNode | None:
     return ClosedNode(ClosedReason.NODE_AFFINITY)
 
 
+def _unallocatable(asked: _Question) -> ClosedNode | None:
+    """No requested unit that the node has is allocatable, so that no device plugin serves it."""
+    node = asked.node.node
+    gone = [name for name in none_allocatable(node) if asked.pod.requests.get(name)]
+    if not gone:
+        return None
+    detail = f"0 of {node.capacity[gone[0]]} {gone[0]} allocatable"
+    return ClosedNode(ClosedReason.NOTHING_ALLOCATABLE, detail)
+
+
 def _resources(asked: _Question) -> ClosedNode | None:
     if asked.free is None:
         return None
@@ -223,13 +258,14 @@ NODE_CHECKS: Final[tuple[Callable[[_Question], ClosedNode | None], ...]] = (
     _not_ready,
     _cordoned,
     _tainted,
+    _unallocatable,
     _selector,
     _affinity,
     _resources,
 )
 """The checks, in their order."""
 
-_OF_TAINTS: Final = NODE_CHECKS[:3]
+_OF_KEPT: Final = NODE_CHECKS[:4]
 """The checks that need nothing but what every program keeps of a node and a pod."""
 
 
@@ -240,14 +276,19 @@ def closed_to_new_pods(node: Node) -> ClosedNode | None:
 
 
 def closed_to(
-    tolerations: tuple[Toleration, ...], nodes: Iterable[Node]
+    tolerations: tuple[Toleration, ...],
+    nodes: Iterable[Node],
+    requests: Mapping[str, int] | None = None,
 ) -> Mapping[str, ClosedNode]:
-    """The nodes that do not take a pod with these tolerations, by name."""
-    pod = SchedulingPod(tolerations=tolerations)
+    """The nodes that do not take a pod with these tolerations, by name.
+
+    ``requests`` are units of GPUs' resources: a node that has them and can allocate none is closed.
+    """
+    pod = SchedulingPod(requests or {}, tolerations=tolerations)
     closed = {}
     for node in nodes:
         asked = _Question(pod, SchedulingNode(node))
-        why = next(filter(None, (check(asked) for check in _OF_TAINTS)), None)
+        why = next(filter(None, (check(asked) for check in _OF_KEPT)), None)
         if why is not None:
             closed[node.name] = why
     return closed

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.inventory.nvidia import is_own_unit
 from vgpu.kube.installation import ReportedNode
 from vgpu.model.objects import Node
 from vgpu.model.units import count
@@ -110,7 +111,8 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     gone: dict[str, list[str]] = {}
     for reported in facts.gpu_nodes:
         node = reported.node
-        for name in sorted(set(RESOURCE_OF.values())):
+        own = filter(is_own_unit, node.capacity)
+        for name in sorted({*RESOURCE_OF.values(), *own}):
             if node.capacity.get(name) and not node.allocatable.get(name):
                 gone.setdefault(name, []).append(node.name)
     for name, nodes in gone.items():

@@ -27,7 +27,7 @@ from reconciler.rules.conflicts import CAUSES
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
-from vgpu.kube.closed_nodes import ClosedNode, closed_to
+from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.ledger import Conflict, Ledger
@@ -379,7 +379,7 @@ class ClusterEvidence:
     def ledger(self, name: str) -> Ledger:
         """The ledger of a node."""
         pods = [pod for pod in self.pods_at(name) if holds_devices(pod)]
-        node = self._nodes.get(name) or Node(name)
+        node = with_all_allocatable(self._nodes.get(name) or Node(name))
         unhealthy = self.cluster.objects.unhealthy.get(name, "")
         claims = self._claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
         return node_ledger(node, pods, self.schemes.codecs, unhealthy, claims)
@@ -496,7 +496,14 @@ class ClusterEvidence:
                 free.add(name)
         units = tuple(text for _, _, text in sorted(rows)[:_MOST_LISTED])
         closed = self._closed_to(evidence.pod)
-        return structs.replace(evidence, units=units, units_free=frozenset(free), closed=closed)
+        none = bool(rows) and all(": 0 of " in text for _, _, text in rows)
+        return structs.replace(
+            evidence,
+            units=units,
+            units_free=frozenset(free),
+            closed=closed,
+            none_allocatable=none,
+        )
 
     def _closed_to(self, pod: Pod) -> Mapping[str, ClosedNode]:
         """The nodes that do not take the pod, whatever their GPUs, by name.
@@ -507,7 +514,7 @@ class ClusterEvidence:
         own = (each.scheduling for each in read.placed if each.uid == pod.ref.uid)
         asking = next(filter(None, own), None)
         if asking is None:
-            return closed_to(pod.tolerations, self._nodes.values())
+            return closed_to(pod.tolerations, self._nodes.values(), pod.requested_units())
         units = (name for container in pod.containers for name in container.limits)
         return NodeOffers(read, asking, unjudged=frozenset(units)).closed_to(asking)
 
@@ -633,7 +640,7 @@ class ClusterEvidence:
         quotas = cluster.resource_quotas
         read = ReadObjects(
             self.now,
-            nodes,
+            map(with_all_allocatable, nodes),
             pods,
             cluster.objects.malformed,
             cluster.objects.unhealthy,

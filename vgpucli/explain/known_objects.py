@@ -95,6 +95,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         node_gone: whether the pod is bound to a node that does not exist.
         quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
         units: what the nodes have of the observed resources, as sentences.
+        none_allocatable: whether no node that has these resources can allocate a unit of them.
         by_claims: whether its GPUs, if it has any, come from ResourceClaims alone.
         claims: the ResourceClaims of the pod.
         free_devices: what drivers of ResourceClaims have free, as sentences, of such a pod.
@@ -127,6 +128,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     node_gone: bool = False
     quotas_read: bool = False
     units: tuple[str, ...] = ()
+    none_allocatable: bool = False
     by_claims: bool = False
     claims: tuple[KnownClaim, ...] = ()
     free_devices: tuple[str, ...] = ()

@@ -166,6 +166,9 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         text = f"{count(len(evidence.ledger.devices), 'GPU')} of {systems}"
         if evidence.reason is PlacementReason.MIXED_NODE:
             return _failed(WayStep.REGISTERED, StepReason.of(evidence.reason), text)
+        if not any(entry.device.healthy for entry in evidence.ledger.devices):
+            reason = StepReason.of(PlacementReason.UNHEALTHY)
+            return _failed(WayStep.REGISTERED, reason, text, "all of them are reported unhealthy")
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     if evidence.observed:
         units = ", ".join(f"{name}: {number}" for name, number in evidence.observed.items())
@@ -200,14 +203,14 @@ def _driver(evidence: KnownNode) -> ExplainedStep | None:
 def _plugin(evidence: KnownNode) -> ExplainedStep:
     node, resources = evidence.node, {**evidence.observed, **evidence.resources}
     texts = tuple(_units_text(node, name, units) for name, units in sorted(resources.items()))
+    gone = [each for each in evidence.errors if each.code == DoctorReason.NOTHING_ALLOCATABLE]
+    if gone:
+        return _failed(WayStep.PLUGIN, gone[0], *texts)
     if evidence.ledger.devices and evidence.schemes and evidence.resources:
         if not any(evidence.resources.values()):
             return _failed(WayStep.PLUGIN, StepReason.of(ExplainReason.NOT_ADVERTISED), *texts)
     elif evidence.ledger.devices and not evidence.resources:
         return _not_checked(WayStep.PLUGIN, "the name of its resource", _NO_KNOWN_NAME)
-    gone = [each for each in evidence.errors if each.code == DoctorReason.NOTHING_ALLOCATABLE]
-    if gone:
-        return _failed(WayStep.PLUGIN, gone[0], *texts)
     if not node.ready:
         text = "the node is not ready: this is what its kubelet has reported before"
         return _not_checked(WayStep.PLUGIN, "a node that is ready", *texts, text)
@@ -276,6 +279,11 @@ def _gpu_state(evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
     if not device.healthy:
         reason = StepReason.of(PlacementReason.UNHEALTHY)
         return _failed(WayStep.HEALTHY, reason, gpu_text(device))
+    gone = [each for each in evidence.errors if each.code == DoctorReason.NOTHING_ALLOCATABLE]
+    if gone:
+        units = {**evidence.observed, **evidence.resources}
+        texts = (_units_text(evidence.node, name, each) for name, each in sorted(units.items()))
+        return _failed(WayStep.HEALTHY, gone[0], gpu_text(device), *texts)
     gpus = evidence.view.candidate.gpus if evidence.view is not None else ()
     if any(gpu.cordoned for gpu in gpus if gpu.device.name == device.name):
         return _failed(WayStep.HEALTHY, StepReason.of(PlacementReason.CORDONED), gpu_text(device))

@@ -311,7 +311,10 @@ def _units(evidence: KnownPod) -> ExplainedStep:
         return structs.replace(missing, evidence=(*missing.evidence, quoted))
     if free:
         return _passed(WayStep.NODES, *evidence.units)
-    step = _failed(WayStep.NODES, ExplainReason.UNITS_MISSING, *evidence.units, quoted)
+    reason: Explained = ExplainReason.UNITS_MISSING
+    if evidence.none_allocatable:
+        reason = ClosedReason.NOTHING_ALLOCATABLE
+    step = _failed(WayStep.NODES, reason, *evidence.units, quoted)
     return structs.replace(step, detail=next(iter(evidence.units), ""))
 
 
@@ -386,13 +389,18 @@ _ABOUT_NODES: Final = frozenset(
 
 def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedStep:
     """The step of a pod for which only nodes that take no new pods have room: ``names``."""
-    step = _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, *texts)
     closed = {name: evidence.closed[name] for name in names}
+    reason: Explained = ExplainReason.NODES_CLOSED
+    advice: str | None = reopening(closed.values())
     shown = tuple(f"{name}: {why.text}" for name, why in sorted(closed.items())[:MOST_NAMED])
+    if {each.reason for each in closed.values()} == {ClosedReason.NOTHING_ALLOCATABLE}:
+        reason, advice = ClosedReason.NOTHING_ALLOCATABLE, None
+        shown = tuple(f"{name}: {why.detail}" for name, why in sorted(closed.items())[:MOST_NAMED])
+    step = _failed(WayStep.NODES, reason, *texts)
     return structs.replace(
         step,
         evidence=step.evidence if evidence.answers else (*step.evidence, *shown),
-        advice=reopening(closed.values()),
+        advice=advice,
         detail=shown[0] if shown else texts[0],
     )
 

@@ -212,6 +212,8 @@ _REOPENING: Final[Mapping[ClosedReason, str]] = {
     ClosedReason.NODE_AFFINITY: "correct the pod's node affinity, or label a node so",
     ClosedReason.TOO_MANY_PODS: "end or move pods of a node with free GPUs, which has as many as"
     " its kubelet takes",
+    ClosedReason.NOTHING_ALLOCATABLE: "look at the device plugin of the node of which nothing is"
+    " allocatable",
     ClosedReason.INSUFFICIENT_CPU: _SCARCE.format("CPU"),
     ClosedReason.INSUFFICIENT_MEMORY: _SCARCE.format("memory"),
     ClosedReason.INSUFFICIENT_RESOURCE: _SCARCE.format("of the resource that is named"),

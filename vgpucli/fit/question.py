@@ -1,6 +1,6 @@
 """A question of `vgpu fit`, and which part of the cluster answers it. Pure."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import click
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import structs
 from scheduler.filter.refusals import request_text
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import is_own_unit
-from vgpu.kube.closed_nodes import NO_POD
+from vgpu.kube.closed_nodes import NO_POD, ClosedReason, with_all_allocatable
 from vgpu.kube.quantities import is_extended
 from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
 from vgpu.model.objects import Pod
@@ -20,7 +20,7 @@ from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 from vgpucli.fit.answer import answer, exclusions, move
 from vgpucli.fit.manifest import AskedPod
-from vgpucli.fit.model import Budgets, FitAnswer, FitReason
+from vgpucli.fit.model import Budgets, FitAnswer, FitReason, NodeExclusion
 from vgpucli.fit.units import move_units, quota_room, units_answer
 from vgpucli.inspect.read import Read
 from vgpucli.missing_resources import MissingResource, with_nearest
@@ -98,7 +98,7 @@ def objects_of(read: Read) -> ReadObjects:
     objects = read.objects
     return ReadObjects(
         read.as_of,
-        objects.nodes,
+        map(with_all_allocatable, objects.nodes),
         objects.pods,
         objects.malformed,
         objects.unhealthy,
@@ -154,6 +154,7 @@ def _by_shares(
     nodes = read.objects.nodes
     of_system = frozenset(node.name for node in nodes if scheme.row.has_devices(node))
     excluded = exclusions(simulation.offers, question.drained) if simulation.offers else {}
+    excluded |= dict(_unhealthy(simulation, demanded, excluded))
     fit = answer(simulation, demanded, question.wanted)
     if not of_system and not fit.pods:
         fit = structs.replace(fit, rejection=f"no node has GPUs of {scheme.row.name}")
@@ -165,6 +166,19 @@ def _by_shares(
     budgets = Budgets.of(read.budgets, read.labels, read.objects.malformed)
     plan = defragment(simulation, demanded, question.wanted, read.objects.pods, budgets)
     return structs.replace(fit, plan=plan)
+
+
+def _unhealthy(
+    simulation: SchedulingSimulation,
+    demanded: tuple[SchedulerScheme, PodDemand],
+    excluded: Mapping[str, NodeExclusion],
+) -> Iterator[tuple[str, NodeExclusion]]:
+    """The nodes of which nothing is allocatable since all of their GPUs are declared unhealthy."""
+    gone = {name for name, why in excluded.items() if why.code == ClosedReason.NOTHING_ALLOCATABLE}
+    reason = PlacementReason.UNHEALTHY
+    for name, _, refusal in simulation.cache.explain(*demanded) if gone else ():
+        if name in gone and refusal is not None and refusal.cause is reason:
+            yield name, NodeExclusion(reason.value, reason.explanation)
 
 
 def _by_units(read: Read, offers: NodeOffers, question: FitQuestion) -> FitAnswer:
