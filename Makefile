@@ -49,7 +49,7 @@ test test-thorough cluster-tools manifests release ci-setup: \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
-  screenshot dashboards gpu-kit test-gpu bench bench-cluster soak lock lock-debian image release publish clean ci-setup \
+  screenshot dashboards gpu-kit test-gpu bench bench-cluster soak churn lock lock-debian image release publish clean ci-setup \
   lint lint-style lint-types lint-layers lint-generated pure
 
 help: ## What there is to make
@@ -172,6 +172,9 @@ bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+churn: $(VENV)/.dev ## An hour of pods, restarts and updates on the test Kubernetes: scheduler and plugins
+	$(BIN)/python benchmarks/churn.py $(ARGS)
 
 lock: $(VENV)/.python ## Resolve the requirements anew
 	$(BIN)/pip install --quiet uv
