@@ -8,6 +8,7 @@ from tests.explain.test_explain_pods import asking, decisive, explanation
 from tests.reconciler.samples import NOW, lock, node, pod
 from vgpu.inventory import Objects
 from vgpu.model.objects import Container, Namespace
+from vgpu.model.taints import Taint
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import explain_node
@@ -92,3 +93,42 @@ def test_the_queue_behind_a_pod_group_is_the_cause():
         unschedulable=message,
     )
     assert decisive(explanation(one, node("gpu-1", "volcano")))[2] == ["queue_full"]
+
+
+def test_each_holder_of_a_gpu_that_is_overcommitted_and_its_node_have_the_remark():
+    holders = [pod(f"p-{n}", "hami", gpu=0, phase="Running") for n in range(6)]
+    there = node("gpu-1", "hami")
+    cluster = ClusterObjects(Objects((there,), tuple(holders)), NOW)
+    evidence = ClusterEvidence(cluster)
+    for one in holders:
+        explained = explain_pod(evidence.of_pod(evidence.pod("ml", one.ref.name)))
+        codes = [each.code for step in explained.steps for each in (*step.reasons, *step.remarks)]
+        assert "overcommitted" in codes, one.ref.name
+        assert explained.conclusion != "the pod runs and has its share of a GPU"
+    of_node = explain_node(evidence.of_node(there))
+    assert "overcommitted" in [each.code for step in of_node.steps for each in step.remarks]
+    assert "nothing" not in of_node.conclusion
+
+
+def test_a_pod_that_is_reserved_is_not_in_its_own_way():
+    one = structs.replace(pod("own", "hami", phase="Pending"), node="", statuses=())
+    explained = explanation(one, node("gpu-1", "hami"))
+    assert explained.steps[2].remarks == ()
+
+
+def test_the_records_of_a_node_of_nvidias_plugin_count_its_pods():
+    cluster = ClusterObjects(Objects((whole("gpu-1"),), (nvidia("gpu-1", "Running"),)), NOW)
+    evidence = ClusterEvidence(cluster)
+    explained = explain_node(evidence.of_node(evidence.node("gpu-1")))
+    (records,) = (step for step in explained.steps if step.step is WayStep.RECORDS)
+    assert records.evidence == ("1 pod with devices",)
+
+
+def test_the_closing_sentence_of_closed_nodes_names_one_with_its_taint():
+    taint = Taint("nvidia.com/gpu", "present", "NoSchedule")
+    tainted = structs.replace(node("gpu-1", "gpushare"), taints=(taint,))
+    explained = explanation(asking(), tainted, structs.replace(tainted, name="gpu-2"))
+    assert explained.conclusion.endswith(
+        "(gpu-1 and 1 more node: the node has a taint that the pod does not tolerate,"
+        " nvidia.com/gpu=present:NoSchedule)"
+    )

@@ -292,7 +292,9 @@ class ClusterEvidence:
                 for quota in self.cluster.resource_quotas
                 if quota.namespace == pod.ref.namespace and quota.hard
             ),
-            conflicts=() if ledger is None else tuple(_unreported(ledger, pod, held, findings)),
+            conflicts=()
+            if ledger is None
+            else tuple(_unreported(ledger, pod, held, (*own, *nearby))),
         )
         if observed:
             evidence = self._with_observed_quota(evidence)
@@ -345,7 +347,15 @@ class ClusterEvidence:
             scheme if isinstance(scheme, PlacementReason) else None,
             self.ledger(node.name),
             tuple(findings),
-            tuple(pod for pod in (*self.pods_at(node.name), *of_claims.pods) if holds_devices(pod)),
+            tuple(
+                pod
+                for pod in (
+                    *self.pods_at(node.name),
+                    *of_claims.pods,
+                    *self._of_nvidia(node.name),
+                )
+                if holds_devices(pod)
+            ),
             resources,
             {
                 name: units
@@ -396,6 +406,12 @@ class ClusterEvidence:
             if pod.node == name
             or (not pod.node and home(pod, read_pod(pod, self.schemes.codecs)) == name)
         )
+
+    def _of_nvidia(self, name: str) -> Iterator[Pod]:
+        """The pods of NVIDIA's own plugin on the node."""
+        uids = self.schemes.nvidia
+        pods = self.cluster.objects.pods if uids else ()
+        return (pod for pod in pods if pod.node == name and pod.ref.uid in uids)
 
     # ------------------------------------------------------------ parts
 
@@ -551,6 +567,7 @@ class ClusterEvidence:
             each.pod.uid: name
             for name, view, _ in evidence.answers
             for each in (view.standing if view is not None else ())
+            if each.pod.uid != pod.ref.uid
         }
         near = {*named, *islice(dict.fromkeys(standing.values()), _MOST_LOCKED)}
         supplied = pod.uses_resource_claims or self._serves_claims

@@ -77,7 +77,7 @@ def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
         _ready(evidence),
         _driver(evidence) or _plugin(evidence),
         _lock(evidence),
-        _with_unknown(_records(evidence), evidence),
+        _with_unknown(_with_conflicts_of_gpus(_records(evidence), evidence), evidence),
         ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
     )
     findings = [
@@ -297,6 +297,29 @@ def _with_node(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
         step,
         remarks=(*step.remarks, *(reason for each in failed for reason in each.reasons[:1])),
         evidence=(*step.evidence, *(text for each in failed for text in each.evidence)),
+    )
+
+
+def _with_conflicts_of_gpus(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step of a node with the conflicts about its GPUs as remarks."""
+    devices = {entry.device.name: gpu_text(entry.device) for entry in evidence.ledger.devices}
+    conflicts = [
+        (devices[conflict.device], conflict)
+        for conflict in evidence.ledger.conflicts
+        if conflict.device in devices and conflict.kind in CAUSES
+    ]
+    reasons = dict.fromkeys(
+        StepReason.of(cause, rule.value)
+        for rule, cause in (CAUSES[conflict.kind] for _, conflict in conflicts)
+    )
+    texts = folded_texts(
+        (gpu, f"{gpu}: {conflict.detail or conflict.kind.explanation}")
+        for gpu, conflict in conflicts
+    )
+    return structs.replace(
+        step,
+        remarks=(*step.remarks, *(each for each in reasons if each not in step.remarks)),
+        evidence=(*step.evidence, *texts),
     )
 
 

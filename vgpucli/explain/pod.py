@@ -1,6 +1,7 @@
 """The way of a pod in steps: from its request to the use of its GPUs. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
@@ -389,20 +390,20 @@ _ABOUT_NODES: Final = frozenset(
 
 def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedStep:
     """The step of a pod for which only nodes that take no new pods have room: ``names``."""
-    closed = {name: evidence.closed[name] for name in names}
+    closed = {name: evidence.closed[name] for name in sorted(names)}
+    first, *others = closed
+    why = closed[first]
     reason: Explained = ExplainReason.NODES_CLOSED
     advice: str | None = reopening(closed.values())
-    shown = tuple(f"{name}: {why.text}" for name, why in sorted(closed.items())[:MOST_NAMED])
+    detail = "".join((why.reason.explanation, why.detail and f", {why.detail}"))
     if {each.reason for each in closed.values()} == {ClosedReason.NOTHING_ALLOCATABLE}:
-        reason, advice = ClosedReason.NOTHING_ALLOCATABLE, None
-        shown = tuple(f"{name}: {why.detail}" for name, why in sorted(closed.items())[:MOST_NAMED])
+        reason, advice, detail = ClosedReason.NOTHING_ALLOCATABLE, None, why.detail
+    more = f" and {count(len(others), 'more node')}" if others else ""
     step = _failed(WayStep.NODES, reason, *texts)
-    return structs.replace(
-        step,
-        evidence=step.evidence if evidence.answers else (*step.evidence, *shown),
-        advice=advice,
-        detail=shown[0] if shown else texts[0],
-    )
+    if not evidence.answers:
+        shown = (f"{name}: {each.text}" for name, each in closed.items())
+        step = structs.replace(step, evidence=(*step.evidence, *islice(shown, MOST_NAMED)))
+    return structs.replace(step, advice=advice, detail=f"{first}{more}: {detail}")
 
 
 def _too_large(evidence: KnownPod, demand: PodDemand) -> str:
