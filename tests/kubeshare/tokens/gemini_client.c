@@ -1,7 +1,7 @@
 /*
  * The other end of the protocol: a process with Gemini's hook, without a GPU.
  *
- *     gemini_client [-1] [-s] [-t milliseconds[,milliseconds]] [-r record] address port name
+ *     gemini_client [-1] [-b] [-s] [-t milliseconds[,milliseconds]] [-r record] address port name
  *
  * Reads commands from standard input, one a line, and prints the answer to each, one a line:
  *
@@ -20,7 +20,9 @@
  * closed (:366), and a message for the token with the burst in the place of the overuse, then the
  * predicted idle window (:501, :596). Neither attempts to connect again (five times there), nor asks
  * for a token before its first command: hook_model.py does. With -s every byte is a segment of its
- * own. -r appends what is sent (>) and received (<) to a file.
+ * own. -r appends what is sent (>) and received (<) to a file. With -b the receive buffer
+ * is as small as the kernel has it, and segments are short, by which the peer sizes its buffer: few
+ * answers that are not read fill both.
  *
  * Written from the source of the hook; it shares nothing with the daemon.
  */
@@ -39,7 +41,7 @@
 
 enum { SENT = 80, GOT = 40, ATTEMPTS = 5 };
 
-static int each_message_connects, single_bytes, first_ms = 10000, timeout_ms = 10000;
+static int each_message_connects, single_bytes, small_buffer, first_ms = 10000, timeout_ms = 10000;
 static FILE *record;
 static struct sockaddr_in server;
 static const char *name;
@@ -59,8 +61,12 @@ static void note(char direction, const unsigned char *bytes, size_t size)
 
 static void connect_to_server(void)
 {
-    int one = 1;
+    int one = 1, segment = 536;
     connection = socket(AF_INET, SOCK_STREAM, 0);
+    if (small_buffer) {
+        setsockopt(connection, SOL_SOCKET, SO_RCVBUF, &one, sizeof one);
+        setsockopt(connection, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
+    }
     if (connection < 0 || connect(connection, (struct sockaddr *)&server, sizeof server)) {
         int error = errno;
         fprintf(stderr, "connect: %s\n", strerror(error));
@@ -177,9 +183,11 @@ int main(int argc, char **argv)
     size_t room = 0;
     int option;
     unsigned char message[256], answer[GOT];
-    while ((option = getopt(argc, argv, "1st:r:")) != -1) {
+    while ((option = getopt(argc, argv, "1bst:r:")) != -1) {
         if (option == '1')
             each_message_connects = 1;
+        else if (option == 'b')
+            small_buffer = 1;
         else if (option == 's')
             single_bytes = 1;
         else if (option == 't')
