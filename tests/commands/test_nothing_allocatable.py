@@ -78,3 +78,11 @@ def test_gpus_that_are_declared_unhealthy_are_no_missing_plugin(tmp_path, left):
     assert {*fit["refusedNodes"], *fit["excludedNodes"].values()} == {"unhealthy"}
     for words in (("node", "n1"), ("gpu", "n1/0"), ("pod", "ml/w")):
         assert decisive(document("explain", *words, *source))[0] == "unhealthy"
+
+
+@pytest.mark.parametrize("system", [name for name in NODES if not name.startswith("nvidia")])
+def test_inspect_has_no_room_on_a_node_whose_plugin_is_gone(tmp_path, system):
+    node, limits = NODES[system]
+    (room,) = document("inspect", *dumped(tmp_path, (node, waiting(limits))))["rooms"]
+    assert (room["fits"], room["memoryUsableBytes"]) == (0, 0)
+    assert [each["reason"] for each in room["unavailable"]] == ["nothing_allocatable"]

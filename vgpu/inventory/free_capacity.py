@@ -22,7 +22,7 @@ from vgpu.inventory.model import (
     UnavailableMemory,
     UnavailableReason,
 )
-from vgpu.kube.closed_nodes import ClosedReason, closed_to_new_pods
+from vgpu.kube.closed_nodes import ClosedReason, closed_to_new_pods, none_allocatable
 from vgpu.ledger import DeviceEntry
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
@@ -130,18 +130,27 @@ def closed(view: NodeView) -> UnavailableReason | None:
     if kept_off is not None:
         return _OF_CLOSED[kept_off.reason]
     reason = view.placement.closed
-    return None if reason is None else _OF_PLACEMENT[reason]
+    if reason is not None:
+        return _OF_PLACEMENT[reason]
+    # Of unhealthy GPUs alone nothing is allocatable either: each of them has its own reason.
+    if none_allocatable(view.node) and any(map(_is_healthy, view.full_ledger.devices)):
+        return UnavailableReason.NOTHING_ALLOCATABLE
+    return None
 
 
 def unavailable(view: NodeView, entry: DeviceEntry) -> UnavailableReason | None:
     """Why no new share can have the free memory of this GPU; None if it can."""
     reason = closed(view)
-    if reason is not None:
+    if reason is not None and reason is not UnavailableReason.NOTHING_ALLOCATABLE:
         return reason
-    if not entry.device.healthy or entry.lost:
+    if not _is_healthy(entry):
         return UnavailableReason.UNHEALTHY
     used = view.in_use.get(entry.device.name)
-    return UnavailableReason.CORDONED_GPU if used is not None and used.cordoned else None
+    return UnavailableReason.CORDONED_GPU if used is not None and used.cordoned else reason
+
+
+def _is_healthy(entry: DeviceEntry) -> bool:
+    return entry.device.healthy and not entry.lost
 
 
 def available_bytes(view: NodeView) -> int:

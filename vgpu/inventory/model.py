@@ -295,6 +295,7 @@ class UnavailableReason(Explained):
     CORDONED_GPU = "cordoned_gpu", "on cordoned GPUs"
     MIXED_NODE = "mixed_node", "on nodes with GPUs of several sharing systems"
     UNREADABLE = "unreadable", "on nodes whose GPUs, or what their pods hold, cannot be read"
+    NOTHING_ALLOCATABLE = "nothing_allocatable", "on nodes of which nothing is allocatable"
 
 
 class UnavailableMemory(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.pending import pending_containers
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
+from vgpu.kube.closed_nodes import with_all_allocatable
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import ClusterLedgers, cluster
@@ -76,7 +77,11 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
     """
     schemes = detect_schemes(objects, units)
     ledgers = cluster(
-        objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy, objects.resource_claims
+        map(with_all_allocatable, objects.nodes),
+        schemes.pods,
+        schemes.codecs,
+        objects.unhealthy,
+        objects.resource_claims,
     )
     placing = scheduler_schemes(schemes.unit_bytes)
     placements = cluster_views(
