@@ -69,11 +69,11 @@ Examples:
   kubectl get nodes,pods,namespaces,resourcequotas -A -o json | vgpu fit --from - -f job.yaml
 
 \b
-The answer is that of 'vgpu scheduler' on the same objects: its placement, scores and quotas. Of
-NVIDIA's own device plugin the free units are counted. As for kube-scheduler, a node has to be ready
-and not cordoned, and to suit the pod's tolerations, nodeSelector, required node affinity, CPU,
-memory and other resources. What else the pod has by which nodes are chosen, such as pod affinity,
-is named as not checked. More: {page("fit")}.
+The answer is that of 'vgpu scheduler' on the same objects: its placement, scores and quotas.
+Of NVIDIA's own device plugin the free units are counted. As for kube-scheduler, a node has to be
+ready and not cordoned, and to suit the pod's tolerations, nodeSelector, required node affinity,
+CPU, memory and other resources. What else the pod has by which nodes are chosen, such as pod
+affinity, is named as not checked. More: {page("fit")}.
 
 \b
 Status: 0 if the question was answered, whatever fits; 1 if not; 2 for wrong flags.
