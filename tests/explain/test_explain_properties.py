@@ -29,8 +29,9 @@ from vgpu.kube.kinds import PODS
 from vgpu.model.objects import Namespace
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.result import PlacementRefusal
-from vgpucli.explain.evidence import EVERY_RULE, ClusterEvidence, ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, WayStep
+from vgpucli.explain.near_findings import EVERY_RULE
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
 from vgpucli.explain.pod import explain_pod
 from vgpucli.explain.rule_steps import (

@@ -5,32 +5,21 @@ those of the reconciler's rules. Only the objects near the explained one are jud
 would take seconds.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Final
 
-import msgspec
 from msgspec import structs
 
-from reconciler.cluster_index import ClusterIndex
-from reconciler.ledger_cache import LedgerCache
-from reconciler.model import Coverage, Finding, ObjectKind, Snapshot
-from reconciler.observe.cluster import cluster_view
-from reconciler.observe.dump import uses_share_pods
-from reconciler.observe.owners import named_owners
-from reconciler.plan import find
-from reconciler.policy import Mode, Policy
+from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.conflicts import CAUSES
 from scheduler.cache.scheduler_cache import SchedulerCache
-from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.inventory import DetectedSchemes, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
-from vgpu.kube.scheduling_objects import SchedulingObjects
-from vgpu.ledger import Conflict, Ledger
+from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.ledger.from_resource_claims import (
@@ -42,10 +31,8 @@ from vgpu.ledger.from_resource_claims import (
 from vgpu.model.objects import (
     ContainerState,
     MalformedObject,
-    Namespace,
     Node,
     Pod,
-    ResourceQuota,
     holds_devices,
 )
 from vgpu.placement.candidate import PodDemand
@@ -57,17 +44,23 @@ from vgpu.placement.dialects import (
 )
 from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.quota.check import OVER_QUOTA
-from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.usage import with_observed
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.check_systems import node_errors
-from vgpucli.doctor.facts import ClusterFacts
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.free_units import (
+    MOST_LISTED,
+    nodes_with_units,
+    nothing_allocatable,
+    observed_units,
+    unallocatable,
+)
 from vgpucli.explain.installation import InstallationError, installation_errors
 from vgpucli.explain.known_objects import InTheWay, KnownNode, KnownPod, NodeAnswer
 from vgpucli.explain.model import StepReason
+from vgpucli.explain.near_findings import NearFindings, is_about, unreported
 from vgpucli.explain.obstacles import (
     foreign_reservations,
     missing_resources,
@@ -81,57 +74,8 @@ from vgpucli.explain.pod_group import GroupOfPod, group_name
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
-_MOST_LISTED: Final = 5
-"""Maximum number of nodes whose units are listed."""
-
 _MOST_LOCKED: Final = 8
 """Maximum number of nodes, locked or with pods in the way, that the reconciler's rules judge."""
-
-EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
-"""All rules are on, with their default ages: a state that is normal for a while is no finding."""
-
-
-Installation = Callable[[], ClusterFacts | None]
-"""Reads how the sharing systems are installed; None if that cannot be read."""
-
-
-ReadGroup = Callable[[str, str], GroupOfPod]
-"""Reads the PodGroup of a namespace and a name."""
-
-
-class ClusterObjects(msgspec.Struct, frozen=True):
-    """The objects of a cluster, or those that an explanation needs.
-
-    Attributes:
-        objects: nodes, pods, SharePods, lists of unhealthy GPUs, unreadable objects.
-        as_of: unix seconds of the read.
-        namespaces, resource_quotas, gpu_quota: what declares quotas.
-        lock_owners: pods that locks of nodes name, None for one that does not exist; those that
-            were not asked for are missing.
-        quotas_read: whether the API server was asked for these, and answered.
-        is_dump: whether a file was read, so that ages are estimated from status times.
-        notes: what is missing.
-        pods_read: whether the pods were read: a dump without one shows nothing about them.
-        claims_read: whether the ResourceClaims were read.
-        scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
-        installation: reads the components of the sharing systems; None if nothing has them.
-        group: reads a PodGroup and its queue; None if nothing has one.
-    """
-
-    objects: Objects
-    as_of: float
-    namespaces: tuple[Namespace, ...] = ()
-    resource_quotas: tuple[ResourceQuota, ...] = ()
-    gpu_quota: Mapping[str, str] | None = None
-    lock_owners: Mapping[tuple[str, str], Pod | None] = {}
-    is_dump: bool = False
-    notes: tuple[str, ...] = ()
-    quotas_read: bool = False
-    pods_read: bool = True
-    claims_read: bool = False
-    scheduling: SchedulingObjects = SchedulingObjects()
-    installation: Installation | None = None
-    group: ReadGroup | None = None
 
 
 class ClusterEvidence:
@@ -190,26 +134,9 @@ class ClusterEvidence:
     def _nodes(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.cluster.objects.nodes}
 
-    @property
-    def _nodes_read(self) -> bool:
-        """Whether the nodes were read; an API server without a node has none."""
-        kinds = {each.kind for each in self.cluster.objects.malformed}
-        return bool(self._nodes) or not self.cluster.is_dump or ObjectKind.NODE in kinds
-
     @cached_property
-    def _complete(self) -> frozenset[Coverage]:
-        """What the rules may take as seen in full; the absence of an unread kind shows nothing."""
-        objects = self.cluster.objects
-        kinds = {each.kind for each in objects.malformed}
-        has_share_pods = bool(objects.share_pods) or ObjectKind.SHARE_POD in kinds
-        unread_share_pods = self.cluster.is_dump and not has_share_pods
-        unread = {
-            Coverage.PODS: not self.cluster.pods_read,
-            Coverage.NODES: not self._nodes_read,
-            Coverage.SHARE_PODS: unread_share_pods and uses_share_pods(objects),
-            Coverage.QUOTAS: False,
-        }
-        return frozenset(view for view, is_unread in unread.items() if not is_unread)
+    def _near(self) -> NearFindings:
+        return NearFindings(self.cluster, self.schemes, self._nodes)
 
     @cached_property
     def _all_pods(self) -> tuple[Pod, ...]:
@@ -243,7 +170,7 @@ class ClusterEvidence:
             and not (observed or other or reading.wanted or reading.claims)
         )
         name = home(pod, reading)
-        findings = self._findings(
+        findings = self._near.findings(
             {name} - {""}, frozenset({pod.ref.namespace}), {pod.ref.uid, pod.kubelet_uid}
         )
         ledger = self.ledger(name) if name else None
@@ -251,7 +178,7 @@ class ClusterEvidence:
         is_running = pod.terminal or any(
             status.state is ContainerState.RUNNING for status in pod.statuses
         )
-        own = [each for each in findings if self._is_about(each, pod) and other is None]
+        own = [each for each in findings if is_about(each, pod) and other is None]
         nearby = [
             each
             for each in findings
@@ -274,7 +201,7 @@ class ClusterEvidence:
             observed=observed,
             other=other,
             node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
-            nodes_read=self._nodes_read,
+            nodes_read=self.cluster.nodes_read,
             unit_bytes=self.schemes.unit_bytes,
             quotas_read=self.cluster.quotas_read
             or any(each.name == pod.ref.namespace for each in self.cluster.namespaces)
@@ -294,12 +221,20 @@ class ClusterEvidence:
             ),
             conflicts=()
             if ledger is None
-            else tuple(_unreported(ledger, pod, held, (*own, *nearby))),
+            else tuple(unreported(ledger, pod, held, (*own, *nearby))),
         )
         if observed:
             evidence = self._with_observed_quota(evidence)
         if observed and not pod.node:
-            evidence = self._with_observed_units(evidence)
+            nodes = self._nodes.values()
+            free, texts = observed_units(observed, nodes, self._all_pods)
+            evidence = structs.replace(
+                evidence,
+                units=texts,
+                units_free=free,
+                closed=self._closed_to(pod),
+                none_allocatable=nothing_allocatable(observed, nodes),
+            )
         if not isinstance(demanded, PlacementRefusal):
             evidence = self._with_placement(evidence, *demanded)
         in_the_way = structs.replace(
@@ -319,7 +254,7 @@ class ClusterEvidence:
         reserved = {
             (each.pod.namespace, each.pod.name) for each in (() if view is None else view.standing)
         }
-        near = self._findings({node.name}, frozenset(), frozenset())
+        near = self._near.findings({node.name}, frozenset(), frozenset())
         here = [each for each in near if each.object_ref.home == node.name]
         of_node = (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
         findings = [each for each in here if each.object_ref.kind in of_node]
@@ -446,7 +381,9 @@ class ClusterEvidence:
             evidence,
             answers=answers,
             closed=self._closed_to(pod),
-            units_free=self._with_free_units(demand, fitting),
+            units_free=nodes_with_units(
+                demand, [self._nodes[name] for name in fitting], self.schemes.pods
+            ),
         )
 
     def _supplied(self, pod: Pod, observed: Mapping[str, int]) -> Mapping[str, int]:
@@ -485,41 +422,6 @@ class ClusterEvidence:
             used = with_observed(quota.used, self._observed_of(namespace))
             evidence = structs.replace(evidence, quota=quota.quota, used=used)
         return evidence
-
-    def _with_observed_units(self, evidence: KnownPod) -> KnownPod:
-        """The evidence with what the nodes have of resources that kube-scheduler alone counts."""
-        used: dict[str, Counter[str]] = {}
-        for pod in self._all_pods:
-            if pod.node and not pod.terminal:
-                used.setdefault(pod.node, Counter()).update(pod.requested_units())
-        rows: list[tuple[int, str, str]] = []
-        free = set()
-        for name, node in self._nodes.items():
-            held = used.get(name, Counter())
-            for resource in evidence.observed:
-                capacity = node.capacity.get(resource, 0)
-                allocatable = node.allocatable.get(resource, 0)
-                if capacity or allocatable:
-                    text = (
-                        f"{name}: {allocatable} of {capacity} {resource} allocatable,"
-                        f" bound pods request {held[resource]}"
-                    )
-                    rows.append((allocatable - capacity, name, text))
-            if all(
-                node.allocatable.get(resource, 0) - held[resource] >= units
-                for resource, units in evidence.observed.items()
-            ):
-                free.add(name)
-        units = tuple(text for _, _, text in sorted(rows)[:_MOST_LISTED])
-        closed = self._closed_to(evidence.pod)
-        none = bool(rows) and all(": 0 of " in text for _, _, text in rows)
-        return structs.replace(
-            evidence,
-            units=units,
-            units_free=frozenset(free),
-            closed=closed,
-            none_allocatable=none,
-        )
 
     def _closed_to(self, pod: Pod) -> Mapping[str, ClosedNode]:
         """The nodes that do not take the pod, whatever their GPUs, by name.
@@ -577,7 +479,7 @@ class ClusterEvidence:
             full_locked=full_locked,
             findings=tuple(
                 each
-                for each in (self._findings(near, frozenset(), frozenset()) if near else ())
+                for each in (self._near.findings(near, frozenset(), frozenset()) if near else ())
                 if (each.object_ref.kind is ObjectKind.NODE and each.object_ref.name in named)
                 or (each.object_ref.kind is ObjectKind.POD and each.object_ref.uid in standing)
             ),
@@ -591,7 +493,9 @@ class ClusterEvidence:
                 fits=bool(evidence.observed or roomy - evidence.closed.keys()),
             ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
-            unallocatable=tuple(_unallocatable(fitting, demanded))[:_MOST_LISTED],
+            unallocatable=()
+            if isinstance(demanded, PlacementRefusal)
+            else tuple(unallocatable(fitting, demanded[1]))[:MOST_LISTED],
         )
 
     def _group(self, pod: Pod) -> GroupOfPod | None:
@@ -632,23 +536,6 @@ class ClusterEvidence:
         """The extended resources that some node has."""
         return frozenset(name for node in self._nodes.values() for name in node.advertised)
 
-    def _with_free_units(self, demand: PodDemand, names: Sequence[str]) -> frozenset[str]:
-        """The nodes whose advertised resources suffice for the pod beside the bound ones."""
-        wanted = set(names)
-        used: dict[str, Counter[str]] = {name: Counter() for name in names}
-        for pod in self.schemes.pods:
-            if pod.node in wanted and not pod.terminal and pod.ref.uid != demand.pod.uid:
-                used[pod.node].update(pod.requested_units())
-        return frozenset(
-            name
-            for name in names
-            if all(
-                used[name][resource] + units <= self._nodes[name].allocatable[resource]
-                for resource, units in demand.units
-                if resource in self._nodes[name].allocatable
-            )
-        )
-
     def _cache(
         self, nodes: Iterable[Node], pods: Iterable[Pod], namespace: str = ""
     ) -> SchedulerCache:
@@ -666,110 +553,6 @@ class ClusterEvidence:
             cluster.gpu_quota if namespace else None,
         )
         return filled_cache(self.placing, read)
-
-    def _findings(
-        self, nodes: Collection[str], namespaces: frozenset[str], uids: Collection[str]
-    ) -> tuple[Finding, ...]:
-        """The findings of all rules about objects on these nodes and in these namespaces.
-
-        Pods that a SharePod or its holder may be are judged together with all others of the kind.
-        """
-        whole = self.cluster.objects
-        quotas = cluster_quotas(
-            self.cluster.namespaces,
-            self.cluster.resource_quotas,
-            self.cluster.gpu_quota,
-            namespaces,
-        )
-        quotas = {name: quota for name, quota in quotas.items() if name in namespaces}
-        declared = tuple(q for q in self.cluster.resource_quotas if q.namespace in namespaces)
-        marked = tuple(
-            each
-            for each in self.cluster.namespaces
-            if each.name in namespaces and OVER_QUOTA in each.annotations
-        )
-        is_limited = bool(quotas or declared or marked)
-        codecs = self.schemes.codecs
-
-        def is_near(pod: Pod) -> bool:
-            return (
-                pod.node in nodes
-                or pod.ref.uid in uids
-                or (is_limited and pod.ref.namespace in namespaces)
-                or (not pod.node and home(pod, read_pod(pod, codecs)) in nodes)
-                or registry().uses_share_pods((*pod.annotations, *pod.labels))
-            )
-
-        pods = tuple(filter(is_near, whole.pods))
-        names = {*nodes, *(pod.node for pod in pods)}
-        near = structs.replace(
-            whole,
-            pods=pods,
-            nodes=tuple(node for name, node in self._nodes.items() if name in names),
-        )
-        near_uids = {pod.ref.uid for pod in (*pods, *whole.share_pods)}
-        schemes = structs.replace(
-            self.schemes,
-            pods=tuple(pod for pod in self.schemes.pods if pod.ref.uid in near_uids),
-        )
-        by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in whole.pods}
-        snapshot = Snapshot(
-            now=self.now,
-            complete=self._complete,
-            lock_owners={**self._gone_owners(near.nodes, by_name), **self.cluster.lock_owners},
-            quotas=quotas,
-            quota_namespaces=marked,
-            resource_quotas=declared,
-            dated_by_status=self.cluster.is_dump,
-        )
-        view = cluster_view(snapshot, near, schemes, LedgerCache(), whole.unhealthy)
-        return tuple(find(ClusterIndex(view.snapshot, view.codecs), EVERY_RULE))
-
-    def _gone_owners(
-        self, nodes: Iterable[Node], pods: Mapping[tuple[str, str], Pod]
-    ) -> Mapping[tuple[str, str], Pod | None]:
-        """The owners of locks: a dump that has pods has all of them, and other pods are gone."""
-        if not (self.cluster.is_dump and self.cluster.pods_read):
-            return pods
-        owners = named_owners(nodes, self.schemes.codecs)
-        return {**dict.fromkeys(owners), **pods}
-
-    @staticmethod
-    def _is_about(finding: Finding, pod: Pod) -> bool:
-        """Whether the finding is about this pod, or about its SharePod."""
-        about = finding.object_ref
-        if about.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
-            return False
-        named = (about.namespace, about.name) == (pod.ref.namespace, pod.ref.name)
-        return about.uid in (pod.ref.uid, pod.kubelet_uid) or (
-            named and about.kind is ObjectKind.SHARE_POD
-        )
-
-
-def _unallocatable(
-    nodes: Iterable[Node], demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal
-) -> Iterator[str]:
-    """The requested units that the nodes have and cannot allocate, as sentences."""
-    units = () if isinstance(demanded, PlacementRefusal) else demanded[1].units
-    for node in nodes:
-        for name, _ in units:
-            allocatable, capacity = node.allocatable.get(name, 0), node.capacity.get(name, 0)
-            if allocatable < capacity:
-                yield f"{node.name}: {allocatable} of {capacity} {name} allocatable"
-
-
-def _unreported(
-    ledger: Ledger, pod: Pod, held: Collection[str], findings: Iterable[Finding]
-) -> Iterator[Conflict]:
-    """The conflicts about the pod, and about devices that it holds, that no finding reports."""
-    rules = {finding.rule for finding in findings}
-    uids = {pod.ref.uid, pod.kubelet_uid}
-    for conflict in ledger.conflicts:
-        is_own = conflict.pod is not None and conflict.pod.uid in uids
-        is_of_device = conflict.pod is None and conflict.device in held
-        rule = CAUSES[conflict.kind][0] if conflict.kind in CAUSES else None
-        if (is_own or is_of_device) and rule not in rules:
-            yield conflict
 
 
 def _is_renamed(codec: SchemeCodec, node: Node) -> bool:

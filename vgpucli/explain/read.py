@@ -26,7 +26,7 @@ from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.read import from_dumps, installed
-from vgpucli.explain.evidence import ClusterObjects, Installation, ReadGroup
+from vgpucli.explain.cluster_objects import ClusterObjects, Installation, ReadGroup
 from vgpucli.explain.pod_group import GroupOfPod, queue_of
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
