@@ -187,3 +187,11 @@ def test_one_list_that_can_be_read_is_not_nothing():
     with serving(*answers) as (cluster, _):
         facts = doctor_read.from_server(cluster, {})
     assert "nothing_read" not in {each.reason for each in cluster_findings(facts)}
+
+
+def test_sharing_systems_have_their_names_for_people(tmp_path):
+    gaia = sample.node("b", {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 10})
+    text = run(*dumped(tmp_path, [ITEMS[0], with_software(gaia)])).stdout
+    assert "1 node with GPUs of HAMi: a" in text
+    assert "1 node with GPUs of gpu-manager: b" in text
+    assert "gaia" not in text

@@ -28,6 +28,7 @@ from vgpucli.doctor.components import (
 )
 from vgpucli.doctor.facts import ClusterFacts, named
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
+from vgpucli.system_titles import system_title
 
 _SYSTEMS: Final = DoctorCheck.SYSTEMS
 _SETTINGS: Final = DoctorCheck.SETTINGS
@@ -55,7 +56,7 @@ def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     nodes = Counter(name for systems in facts.systems.values() for name in systems)
     for name in sorted(nodes):
         on = named(node for node, systems in facts.systems.items() if name in systems)
-        evidence = f"{count(nodes[name], 'node')} with GPUs of {name}: {on}"
+        evidence = f"{count(nodes[name], 'node')} with GPUs of {system_title(name)}: {on}"
         yield finding(_SYSTEMS, DoctorReason.NODES, "", evidence)
     if facts.workloads:
         yield from _missing_components(facts, nodes)
@@ -89,7 +90,7 @@ def _missing_components(facts: ClusterFacts, nodes: Counter[str]) -> Iterator[Do
         if not nodes[row.name]:
             continue
         on = named(node for node, systems in facts.systems.items() if row.name in systems)
-        evidence = f"{row.name}: {count(nodes[row.name], 'node')} ({on})"
+        evidence = f"{system_title(row.name)}: {count(nodes[row.name], 'node')} ({on})"
         if row.has_allocate and row.name not in plugins:
             yield finding(_SYSTEMS, DoctorReason.NO_DEVICE_PLUGIN, "", evidence)
         if row.name not in schedulers | _UNPLACED:
@@ -168,7 +169,7 @@ def _several_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             by_systems.setdefault(systems, []).append(name)
     for systems, nodes in by_systems.items():
         verb = "has" if len(nodes) == 1 else "have"
-        *others, last = sorted(systems)
+        *others, last = map(system_title, sorted(systems))
         evidence = f"{named(nodes)} {verb} GPUs of {', '.join(others)} and {last}"
         yield finding(_SETTINGS, DoctorReason.SEVERAL_SYSTEMS, "", evidence)
 
@@ -179,7 +180,9 @@ def _several_binders(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         binders = [each for each in facts.of_role(ComponentRole.SCHEDULER) if name in each.serves]
         if len({each.workload.title for each in binders}) > 1:
             texts = [each.text for each in binders]
-            yield finding(_SETTINGS, DoctorReason.SEVERAL_BINDERS, f"pods of {name}", *texts)
+            yield finding(
+                _SETTINGS, DoctorReason.SEVERAL_BINDERS, f"pods of {system_title(name)}", *texts
+            )
 
 
 def _several_plugins(facts: ClusterFacts) -> Iterator[DoctorFinding]:

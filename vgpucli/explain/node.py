@@ -31,7 +31,8 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
-from vgpucli.explain.sentences import concluded, gpu_text, names_text, share_text, system_title
+from vgpucli.explain.sentences import concluded, gpu_text, names_text, share_text
+from vgpucli.system_titles import system_title
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,

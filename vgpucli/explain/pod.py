@@ -23,9 +23,10 @@ from vgpucli.explain.reservation_step import reserved_step
 from vgpucli.explain.room_step import nodes_step
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.run_steps import admitted_step, allocated_step, started_step, use_step
-from vgpucli.explain.sentences import concluded, system_title
+from vgpucli.explain.sentences import concluded
 from vgpucli.explain.step_values import not_reached
 from vgpucli.group_usage import MeasuredUse
+from vgpucli.system_titles import system_title
 
 
 def explain_pod(evidence: KnownPod) -> Explanation:

@@ -14,8 +14,9 @@ from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, WayStep
-from vgpucli.explain.sentences import gpu_text, names_text, share_text, system_title, time_text
+from vgpucli.explain.sentences import gpu_text, names_text, share_text, time_text
 from vgpucli.explain.step_values import not_reached, passed
+from vgpucli.system_titles import system_title
 
 
 def was_ended(pod: Pod) -> bool:

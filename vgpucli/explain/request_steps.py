@@ -20,8 +20,8 @@ from vgpucli.explain.pod_facts import (
     runs,
     unreadable_texts,
 )
-from vgpucli.explain.sentences import system_title
 from vgpucli.explain.step_values import failed, not_checked, passed
+from vgpucli.system_titles import system_title
 
 _NO_QUOTA: Final = (
     "the scheduler counts no quota for this pod, and the API server has admitted it: ResourceQuotas"

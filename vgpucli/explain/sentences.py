@@ -21,17 +21,6 @@ _UUID: Final = 12
 """Number of characters of a UUID that a person is shown."""
 
 
-SYSTEM_TITLES: Final[Mapping[str, str]] = {
-    "hami": "HAMi",
-    "volcano": "Volcano",
-    "gaia": "gpu-manager",
-    "kubeshare": "KubeShare",
-    "nvidia": "NVIDIA's device plugin",
-    "dra": "a DRA driver",
-}
-"""The sharing systems for people, by the names of their rows that differ."""
-
-
 MOST_NAMED: Final = 5
 """Maximum number of objects that a sentence names."""
 
@@ -40,11 +29,6 @@ def names_text(names: Sequence[str]) -> str:
     """The first names, and the number of the others."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def system_title(*names: str) -> str:
-    """Sharing systems for people."""
-    return " and ".join(SYSTEM_TITLES.get(name, name) for name in names)
 
 
 def gpu_text(device: Device) -> str:
