@@ -4,10 +4,14 @@ import json
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from exporter.flags import DEFAULT_PORT
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
+from tests.support.environment import ROOT
+from vgpu.program.exporter_pod import LABELS, NAMESPACE, PORT, port_forward
 from vgpucli.explain import read as explain_read
 from vgpucli.explain.document import ExplanationDocument
 from vgpucli.main import main
@@ -152,6 +156,19 @@ def test_a_gpu_by_the_beginning_of_its_uuid_with_and_without_prefix(source, chan
     for name in (uuid[:12], uuid[:12].removeprefix("GPU-")):
         again = document(run("gpu", f"gpu-1/{change(name)}", *source, "-o", "json"))
         assert (again.name, again.steps) == (answer.name, answer.steps)
+
+
+def test_a_node_has_the_line_that_opens_its_exporters_page(source):
+    shown = run("node", "gpu-1", *source)
+    assert shown.output.endswith(f"\n  {port_forward('gpu-1')}\n")
+    msgspec.json.decode(run("node", "gpu-1", *source, "-o", "json").stdout)  # nothing behind it
+    manifest = (ROOT / "deploy" / "manifests" / "exporter.yaml").read_text()
+    (daemon_set,) = (
+        each for each in yaml.safe_load_all(manifest) if each and each["kind"] == "DaemonSet"
+    )
+    labels = daemon_set["spec"]["template"]["metadata"]["labels"]
+    assert dict(pair.split("=") for pair in LABELS.split(",")).items() <= labels.items()
+    assert (daemon_set["metadata"]["namespace"], DEFAULT_PORT) == (NAMESPACE, PORT)
 
 
 def test_the_text_for_people(tmp_path):

@@ -33,6 +33,8 @@ NODES = (
 
 TABLE = """\
   GPU                      MEMORY            held/total CORES    held/all SHARE
+    POD                                          MEMORY PHASE       CORES   AGE
+  █ held · ▒ held, reserved by the scheduler only · ░ free · – unknown or none
 gpu-1  volcano · 2 GPUs · 13.7 GiB free · 45.0 GiB unavailable
   GPU-00000001             ███████▒▒░░░   31.2/45.0 GiB ████▒▒░░  70/100%  2/10
     ml/infer-0                                  7.8 GiB assumed       20%   12m

@@ -16,6 +16,7 @@ from tests.support.doc_pages import (
     wrong_words,
 )
 from tests.support.environment import ROOT
+from vgpu.program.exporter_pod import port_forward
 
 DOCS = ROOT / "docs"
 PAGES = {
@@ -129,3 +130,12 @@ def test_the_site_has_no_bytecode():
     rules = pathspec.GitIgnoreSpec.from_lines(lines)
     assert rules.match_file("__pycache__/site_hooks.cpython-311.pyc")
     assert not rules.match_file("faq.md")
+
+
+@no_defects
+def test_a_runbook_that_names_the_exporters_page_has_the_line_that_opens_it():
+    for name, text in PAGES.items():
+        of_alert = name.startswith("docs/runbooks/alerts/Vgpu")
+        names_page = re.search(r"status page|:9394", text)
+        if of_alert and names_page and port_forward("NODE") not in text:
+            yield name

@@ -8,9 +8,11 @@ import click
 import msgspec
 
 from vgpu.model.documentation import page
+from vgpu.program.exporter_pod import port_forward
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
+from vgpu.program.output import say
 from vgpucli.document_output import print_document
 from vgpucli.flags import ACCESS, unit_flags
 from vgpucli.measure_flags import measure_flags, measuring
@@ -134,6 +136,9 @@ def explain_node_command(*, name: str, **flags: Any) -> None:
     node = evidence.node(name)
     if node is not None:
         _print(evidence, explain_node(evidence.of_node(node)), flags["output"])
+        if flags["output"] == "text":
+            say("", "The page of the node's exporter, http://localhost:9394, is open after:")
+            say(f"  {port_forward(node.name)}")
         return
     malformed = evidence.malformed_node(name)
     if malformed is None:

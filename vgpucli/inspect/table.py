@@ -189,7 +189,7 @@ class _Table(msgspec.Struct, frozen=True):
         """All lines."""
         inventory = self.inventory
         if inventory.nodes:
-            yield self._header()
+            yield from self._header()
         for view in inventory.nodes:
             yield from self._node(view)
         if not (inventory.nodes or inventory.nvidia or inventory.others):
@@ -213,13 +213,26 @@ class _Table(msgspec.Struct, frozen=True):
 
     # ------------------------------------------------------------ nodes
 
-    def _header(self) -> Line:
-        layout = self.layout
+    def _header(self) -> Iterator[Line]:
+        """The columns of GPUs, those of the pods below them, and what the bars mean."""
+        layout, glyphs = self.layout, self.glyphs
         text = (
             f"  {'GPU':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
             f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
         )
-        return [(text, DIM)]
+        yield [(text, DIM)]
+        pods = (
+            f"    {'POD':<{layout.pod}} {'MEMORY':>{_AMOUNT}} {'PHASE':<{layout.cores}}"
+            f" {'CORES':>{_PERCENT}} {'AGE':>{_SHARES}}"
+        )
+        yield [(pods, DIM)]
+        marks = (
+            f"{glyphs.held} held",
+            f"{glyphs.assumed} held, reserved by the scheduler only",
+            f"{glyphs.free} free",
+            f"{glyphs.none} unknown or none",
+        )
+        yield from self._wrapped(glyphs.between.join(marks), "  ", DIM)
 
     def _node(self, view: NodeView) -> Iterator[Line]:
         entries = view.ledger.devices
