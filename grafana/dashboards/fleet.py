@@ -405,6 +405,9 @@ SHAPE: Final = PanelRow(
 
 UNUSED: Final = by_namespace("vgpu_container_memory_unused_bytes")
 ALLOCATED: Final = by_namespace("vgpu_container_memory_allocated_bytes")
+USED_OF_ALLOCATED: Final = by_namespace("vgpu_container_memory_used_of_allocated_bytes")
+MEASURED: Final = f"({USED_OF_ALLOCATED} + {UNUSED})"
+"""The allocated memory whose use is measured: parts are parts of this."""
 
 NAMESPACES: Final = PanelRow(
     "Namespaces",
@@ -421,8 +424,7 @@ NAMESPACES: Final = PanelRow(
                 Column("Used", by_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Used of allocated",
-                    f"{by_namespace('vgpu_container_memory_used_of_allocated_bytes')}"
-                    " / cluster_namespace:vgpu_container_memory_allocated_bytes:sum",
+                    f"{USED_OF_ALLOCATED} / ({MEASURED} > 0)",
                     GrafanaUnit.RATIO,
                     bar=True,
                 ),
@@ -446,7 +448,7 @@ NAMESPACES: Final = PanelRow(
                 Column("Unused GiB-hours", hours(f"{UNUSED} / {GIB}")),
                 Column(
                     "Unused part",
-                    f"{hours(UNUSED)} / ({hours(ALLOCATED)} > 0)",
+                    f"{hours(UNUSED)} / ({hours(MEASURED)} > 0)",
                     GrafanaUnit.RATIO,
                     bar=True,
                 ),

@@ -34,7 +34,8 @@ NO_QUOTAS: Final = (
 )
 WITHOUT_TEAM: Final = "Namespaces without a team are one line."
 UNMEASURED: Final = (
-    "Held memory whose use is not measured, such as reserved memory, is neither used nor idle."
+    "Held memory whose use is not measured, such as reserved memory, is neither used nor idle, and"
+    " in no part."
 )
 SHOWN: Final = 12
 """Maximum number of teams in a graph, which shows the largest."""
@@ -57,8 +58,11 @@ def of_namespace(metric: str, operation: str = "sum") -> str:
 
 HELD: Final = of_team("vgpu_container_memory_allocated_bytes")
 USED: Final = of_team("vgpu_container_memory_used_bytes")
-OF_HELD: Final = f"{of_team('vgpu_container_memory_used_of_allocated_bytes')} / ({HELD} > 0)"
 IDLE: Final = of_team("vgpu_container_memory_unused_bytes")
+USED_OF_HELD: Final = of_team("vgpu_container_memory_used_of_allocated_bytes")
+MEASURED: Final = f"({USED_OF_HELD} + {IDLE})"
+"""The held memory whose use is measured: parts of what is held are parts of this."""
+
 GPUS: Final = of_team("vgpu_gpus_allocated")
 GPUS_USED: Final = of_team("vgpu_container_sm_utilization_ratio")
 WAITING: Final = of_team("vgpu_reconcile_waiting_memory_bytes")
@@ -179,7 +183,12 @@ NOW: Final = PanelRow(
                 Column("Held", HELD, GrafanaUnit.BYTES),
                 Column("Used", USED, GrafanaUnit.BYTES),
                 Column("Idle", IDLE, GrafanaUnit.BYTES),
-                Column("Used of held", OF_HELD, GrafanaUnit.RATIO, bar=True),
+                Column(
+                    "Used of held",
+                    f"{USED_OF_HELD} / ({MEASURED} > 0)",
+                    GrafanaUnit.RATIO,
+                    bar=True,
+                ),
                 Column("GPUs held", GPUS),
                 Column("GPUs used", GPUS_USED),
                 Column("Waiting pods", WAITING_PODS, steps=NONE_IS_BETTER),
@@ -201,7 +210,7 @@ NOW: Final = PanelRow(
                 Column("Unused GiB-hours", hours(f"{IDLE} / {GIB}")),
                 Column(
                     "Unused part",
-                    f"{hours(IDLE)} / ({hours(HELD)} > 0)",
+                    f"{hours(IDLE)} / ({hours(MEASURED)} > 0)",
                     GrafanaUnit.RATIO,
                     bar=True,
                 ),

@@ -198,6 +198,7 @@ def test_hours_are_those_in_which_something_was_held_also_if_nothing_is_now(tmp_
         of_team("vgpu_gpus_allocated", "4x14 stale", "gone"),
         of_team("vgpu_container_memory_allocated_bytes", f"{60 * gib}x60"),
         of_team("vgpu_container_memory_unused_bytes", f"{15 * gib}x60"),
+        of_team("vgpu_container_memory_used_of_allocated_bytes", f"{45 * gib}x60"),
     ]
     team, gone = '{cluster="north",namespace="team"}', '{cluster="north",namespace="gone"}'
     minutes = 51  # from the first to the one that is asked about
@@ -228,6 +229,7 @@ def test_hours_are_those_of_the_team_that_a_namespace_had_at_that_time(tmp_path)
         *(of_team("vgpu_gpus_allocated", "2x60", name) for name in ("stays", "moves", "none")),
         of_team("vgpu_container_memory_allocated_bytes", f"{60 * gib}x60", "stays"),
         of_team("vgpu_container_memory_unused_bytes", f"{15 * gib}x60", "stays"),
+        of_team("vgpu_container_memory_used_of_allocated_bytes", f"{5 * gib}x60", "stays"),
     ]
     vision, nlp, none = (
         f'{{cluster="north",team="{name}"}}' for name in ("vision", "nlp", "(no team)")
@@ -245,7 +247,20 @@ def test_hours_are_those_of_the_team_that_a_namespace_had_at_that_time(tmp_path)
         ),
         answer(*table, (vision, 60 * minutes / 60), letter="C"),
         answer(*table, (vision, 15 * minutes / 60), letter="D"),
-        answer(*table, (vision, 0.25), letter="E"),
+        answer(*table, (vision, 15 / 20), letter="E"),  # the use of 40 GiB is not measured
+        answer("vgpu-teams", "Requested, held, used and idle", (vision, 5 / 20), letter="E"),
+        answer(
+            "vgpu-fleet",
+            "Holders",
+            ('{cluster="north",namespace="stays"}', 5 / 20),
+            letter="C",
+        ),
+        answer(
+            "vgpu-fleet",
+            "GPU-hours and GiB-hours",
+            ('{cluster="north",namespace="stays"}', 15 / 20),
+            letter="D",
+        ),
     )
 
 
