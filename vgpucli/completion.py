@@ -31,7 +31,9 @@ For this shell only:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes vgpu's commands and flags."""
+    """Print the script by which SHELL completes vgpu's commands and flags, and names of the
+    cluster: namespaces, pods, nodes.
+    """
     completion = get_completion_class(shell)
     if completion is None:  # a click without one of the shells that it has had since 8.0
         raise click.ClickException(f"click knows no completion for {shell}")

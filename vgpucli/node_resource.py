@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from vgpu.program import cluster_names
 from vgpu.program.kube_flags import connected, kubeconfig_flags
 from vgpu.program.output import expect_terminal, is_confirmed, say, yes_flag
 
@@ -174,7 +175,7 @@ def command() -> None:
 
 
 @command.command("set", epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("node", callback=_node)
+@click.argument("node", callback=_node, shell_complete=cluster_names.nodes)
 @click.argument("setting", metavar="NAME=COUNT", callback=_setting)
 @_flags
 def set_(node: str, setting: tuple[str, int], **flags: Any) -> None:
@@ -183,7 +184,7 @@ def set_(node: str, setting: tuple[str, int], **flags: Any) -> None:
 
 
 @command.command("unset", epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("node", callback=_node)
+@click.argument("node", callback=_node, shell_complete=cluster_names.nodes)
 @click.argument("name", callback=_validated)
 @_flags
 def unset(node: str, name: str, **flags: Any) -> None:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from vgpu.model.documentation import page
+from vgpu.program import cluster_names
 from vgpu.program.exporter_pod import port_forward
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
@@ -88,7 +89,7 @@ def command() -> None:
 
 
 @command.command("pod", context_settings=_SETTINGS)
-@click.argument("name", metavar="NAMESPACE/NAME")
+@click.argument("name", metavar="NAMESPACE/NAME", shell_complete=cluster_names.pods)
 @measure_flags("What the pod uses,")
 @_flags
 def explain_pod_command(*, name: str, **flags: Any) -> None:
@@ -126,7 +127,7 @@ def explain_pod_command(*, name: str, **flags: Any) -> None:
 
 
 @command.command("node", context_settings=_SETTINGS)
-@click.argument("name", metavar="NODE")
+@click.argument("name", metavar="NODE", shell_complete=cluster_names.nodes)
 @_flags
 def explain_node_command(*, name: str, **flags: Any) -> None:
     """Explain whether a node takes pods: GPUs, device plugin, lock, allocation records."""
@@ -147,7 +148,7 @@ def explain_node_command(*, name: str, **flags: Any) -> None:
 
 
 @command.command("gpu", context_settings=_SETTINGS)
-@click.argument("name", metavar="NODE/GPU")
+@click.argument("name", metavar="NODE/GPU", shell_complete=cluster_names.gpus)
 @_flags
 def explain_gpu_command(*, name: str, **flags: Any) -> None:
     """Explain whether a GPU takes shares, and who holds it.

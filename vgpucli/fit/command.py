@@ -21,6 +21,7 @@ from vgpu.placement.dialects import (
     SchedulerScheme,
     scheduler_schemes,
 )
+from vgpu.program import cluster_names
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say
@@ -128,10 +129,17 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     metavar="RESOURCE=UNITS",
     help="An extended resource that a pod with one container requests. Repeatable.",
 )
-@click.option("--pod", "like", metavar="NAMESPACE/NAME", help="A pod like this one of the cluster.")
+@click.option(
+    "--pod",
+    "like",
+    metavar="NAMESPACE/NAME",
+    shell_complete=cluster_names.pods,
+    help="A pod like this one of the cluster.",
+)
 @click.option(
     "-n",
     "--namespace",
+    shell_complete=cluster_names.namespaces,
     default="default",
     show_default=True,
     help="Namespace of the pods, for its quotas, where the manifest has none.",
@@ -148,6 +156,7 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     "drained",
     multiple=True,
     metavar="NODE",
+    shell_complete=cluster_names.nodes,
     help="Without this node: its pods are placed on other nodes first. Repeatable.",
 )
 @click.option(
@@ -156,6 +165,7 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     multiple=True,
     type=_MoreNodes(),
     metavar="NODE[=NUMBER]",
+    shell_complete=cluster_names.nodes,
     help="With so many more nodes that are like this one, and idle. Repeatable.",
 )
 @click.option(

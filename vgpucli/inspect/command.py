@@ -25,6 +25,7 @@ from vgpu.inventory import (
 from vgpu.kube.label_selector import parse_selector
 from vgpu.model.documentation import page
 from vgpu.model.names import PodRef, Scheme
+from vgpu.program import cluster_names
 from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
@@ -136,7 +137,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
 
 
 @click.command("inspect", epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("node", default="", metavar="[NODE]")
+@click.argument("node", default="", metavar="[NODE]", shell_complete=cluster_names.nodes)
 @click.option(
     "--from",
     "files",
@@ -163,7 +164,12 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     help="With --scheme gpushare: what 'kubectl inspect gpushare' prints, byte for byte.",
 )
 @click.option(
-    "-n", "--namespace", "namespaces", multiple=True, help="Only pods of this one. Repeatable."
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    shell_complete=cluster_names.namespaces,
+    help="Only pods of this one. Repeatable.",
 )
 @click.option(
     "-l",

@@ -9,6 +9,7 @@ from vgpu.model.document_text import yaml_text
 from vgpu.model.documentation import page
 from vgpu.model.printable_text import printable
 from vgpu.model.units import count
+from vgpu.program import cluster_names
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
@@ -48,7 +49,12 @@ def command() -> None:
 @kubeconfig_flags
 @unit_flags
 @click.option(
-    "-n", "--namespace", "namespaces", multiple=True, help="Only quotas of this one. Repeatable."
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    shell_complete=cluster_names.namespaces,
+    help="Only quotas of this one. Repeatable.",
 )
 @click.option(
     "--policy/--no-policy",
