@@ -14,7 +14,7 @@ from typing import Final, Self
 import msgspec
 
 from vgpu.model.allocation import Request
-from vgpu.model.folding import folded_texts
+from vgpu.model.folding import MOST_EQUAL, folded_texts
 from vgpu.model.units import count, exact_size, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
@@ -206,11 +206,14 @@ def summary_of(refused: RefusedNodes) -> RejectionSummary:
     in_the_way = dict.fromkeys(
         text for each in distinct if each.reason in OF_STANDING for text in each.message.split("; ")
     )
+    standing: Iterable[str] = in_the_way
+    if len(in_the_way) > MOST_EQUAL:
+        standing = folded_texts((text.partition(": ")[0], text) for text in in_the_way)
     return RejectionSummary(
         refused.counts(),
         max(free, default=None),
         quota=next(over_quota, ""),
-        standing=", ".join(folded_texts((text.partition(": ")[0], text) for text in in_the_way)),
+        standing=", ".join(standing),
     )
 
 
