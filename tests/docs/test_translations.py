@@ -31,12 +31,12 @@ def change(path):
 
 @each_page
 def test_a_translation_is_older_when_the_content_of_its_page_has_changed(root, name):
-    assert list(translations.report(root)) == []
+    line = f"{name} may be older than {TRANSLATED[name]}, and shows that"
+    assert list(translations.older_pages(root)) == []
+    assert line not in translations.report(root)
     change(root / TRANSLATED[name])
     assert list(translations.older_pages(root)) == [name]
-    assert list(translations.report(root)) == [
-        f"{name} may be older than {TRANSLATED[name]}, and shows that"
-    ]
+    assert line in translations.report(root)
 
 
 @each_page

@@ -25,7 +25,7 @@ from vgpu.inventory import (
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model.allocation import Request
 from vgpu.model.durations import age
-from vgpu.model.folding import examples_text, folded, masked
+from vgpu.model.folding import examples_text, folded, folded_texts, masked
 from vgpu.model.names import Phase, PodRef
 from vgpu.model.units import GIB, MILLI_PER_PERCENT, count, rounded_size
 from vgpu.program.terminal import (
@@ -260,8 +260,9 @@ class _Table(msgspec.Struct, frozen=True):
             detail = f": {view.detail}" if view.detail else ""
             text = f"takes no new pod: {view.placement.closed.explanation}{detail}"
             yield from self._wrapped(text, "  ", BAD)
-        for standing in view.standing:
-            yield from self._wrapped(f"kept free for {standing.text}", "  ", DOUBTFUL)
+        standing = ((f"{each.pod.namespace}/{each.pod.name}", each.text) for each in view.standing)
+        for text in folded_texts(standing):
+            yield from self._wrapped(f"kept free for {text}", "  ", DOUBTFUL)
         for entry in entries:
             yield self._gpu(view, entry, cores=_shares_cores(view))
             for holding in entry.holdings:
