@@ -334,7 +334,7 @@ class Scheduler:
             else LeaseCommitter(api, self.cache, namespace, clock)
         )
         self.holder = QueueWorker[HeldNode]("holder", lambda held: self.committer.hold(*held))
-        self.reliever = QueueWorker[str]("reliever", self.waker.wake_relieved)
+        self.reliever = QueueWorker[str]("reliever", self._wake_relieved)
         self.labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
         self._binder = PodBinder(
             api,
@@ -399,6 +399,9 @@ class Scheduler:
     def _relieve(self, namespace: str) -> None:
         """The quota of a namespace may admit more pods."""
         self.reliever.add(namespace)
+
+    def _wake_relieved(self, namespace: str) -> bool:
+        return self.waker.wake_relieved(namespace, self.reliever.queue.add_after)
 
     def complaint(self) -> str:
         """Why no request can be answered; "" if they can."""

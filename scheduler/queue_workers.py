@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from scheduler.cache.scheduler_cache import SchedulerCache
+from scheduler.filter.pod_filter import MOST_WOKEN
 from scheduler.filter.rejected_pods import RejectedPod
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.apiserver.work_queue import WorkQueue
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.02
 """Interval between two patches, in seconds."""
+
+AGAIN_SECONDS: Final = 1.0
+"""Time until a node or a namespace is looked at again that may have room for more pods than one
+look wakes, in seconds: those that were woken have their places by then."""
 
 TRIES: Final = 5
 """Maximum number of attempts of one write."""
@@ -97,6 +102,7 @@ class Waker:
     Attributes:
         nodes: the names of the nodes that wait.
         pause: the interval between two patches, in seconds.
+        again: as :data:`AGAIN_SECONDS`.
         woken: number of pods that were woken.
     """
 
@@ -115,6 +121,7 @@ class Waker:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
         self.pause = PAUSE_SECONDS
+        self.again = AGAIN_SECONDS
         self.woken = 0
 
     def start(self) -> None:
@@ -140,13 +147,26 @@ class Waker:
             self.nodes.done(node)
 
     def wake_fitting(self, node: str) -> bool:
-        """Wake rejected pods that fit on a node now; returns whether nothing is left."""
-        woken = [self._wake(pod) for pod in self._cache.take_rejected(node)]
+        """Wake rejected pods that fit on a node now; returns whether no patch has failed.
+
+        One look takes a few of them. Those may all come to other nodes, and then nothing of this
+        node changes: it is looked at again.
+        """
+        pods = self._cache.take_rejected(node)
+        woken = [self._wake(pod) for pod in pods]
+        if len(pods) >= MOST_WOKEN:
+            self.nodes.add_after(node, self.again)
         return all(woken)
 
-    def wake_relieved(self, namespace: str) -> bool:
-        """Wake pods that the quota of their namespace refused; returns whether nothing is left."""
-        woken = [self._wake(pod) for pod in self._cache.take_relieved(namespace)]
+    def wake_relieved(self, namespace: str, again: Callable[[str, float], object]) -> bool:
+        """Wake pods that the quota of their namespace refused; returns whether no patch has failed.
+
+        ``again`` is called with the namespace if it may admit more, and the seconds until then.
+        """
+        pods = self._cache.take_relieved(namespace)
+        woken = [self._wake(pod) for pod in pods]
+        if len(pods) >= MOST_WOKEN:
+            again(namespace, self.again)
         return all(woken)
 
     def _wake(self, rejected: RejectedPod) -> bool:

@@ -9,6 +9,7 @@ from msgspec import structs
 from scheduler.filter.pod_filter import MOST_WOKEN
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, filler
+from vgpu.model.objects import ResourceQuota
 from vgpu.program.written_keys import RETRY
 
 
@@ -124,6 +125,51 @@ def test_many_pods_are_woken_a_few_at_a_time_until_the_node_is_full(waiting):
         assert len(woken) <= MOST_WOKEN
     bound = [name for name, pod in waiting.api.pods.items() if pod.node]
     assert bound == names[: gpus * UNITS]
+
+
+def test_pods_beyond_the_first_few_are_woken_also_if_nothing_of_the_node_changes(waiting):
+    """Those that were woken may come to other nodes."""
+    waiting.node(3)
+    waiting.cache.set_unhealthy({"unhealthy-gpu-n1": "0,1,2"})
+    names = [f"p{number:02}" for number in range(MOST_WOKEN + 4)]
+    for name in names:
+        waiting.rejected(name, 1)
+    waiting.woken()
+    waiting.program.waker.again = 0.0
+    waiting.cache.set_unhealthy({})
+    assert waiting.woken() == names[:MOST_WOKEN]
+    assert next_of(waiting.program.waker.nodes) == "n1"
+    assert waiting.program.waker.wake_fitting("n1")
+    assert waiting.woken() == names[MOST_WOKEN:]
+    assert waiting.changed() == []
+
+
+def test_a_raised_quota_wakes_all_that_it_admits(waiting):
+    waiting.node(3)
+    quota = ResourceQuota("ns", "gpus", hard={"requests.aliyun.com/gpu-mem": "0"})
+    waiting.cache.set_resource_quota("ns", "gpus", quota)
+    names = [f"p{number:02}" for number in range(MOST_WOKEN + 4)]
+    for name in names:
+        waiting.rejected(name, 1)
+    waiting.relieved()
+    waiting.changed()
+    waiting.program.waker.again = 0.0
+    waiting.cache.set_resource_quota("ns", "gpus", None)
+    woken, queue = [], waiting.program.reliever.queue
+    for _ in range(2):
+        assert waiting.program.reliever.write(next_of(queue))
+        woken += waiting.woken()
+    assert woken == names
+
+
+def next_of(queue):
+    """What a worker gets next, when it is time; "" if nothing is to come."""
+    queue.add_after("", 0.0)
+    keys = []
+    while "" not in keys:
+        keys.append(queue.get())
+        queue.done(keys[-1])
+    return keys[0]
 
 
 @pytest.fixture
