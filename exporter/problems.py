@@ -12,7 +12,7 @@ from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import PodRef, Source
 from vgpu.model.reasons import Reason
-from vgpu.model.units import percent
+from vgpu.model.units import count, percent
 from vgpu.model.xids import RECENT_SECONDS, XidSeverity, described, severity_of
 
 SHORT_UUID = len("GPU-") + 8
@@ -118,8 +118,8 @@ def device_problems(view: ExporterView) -> Iterator[Problem]:
     known = sum(not row.gpu.parent for row in view.gpus)
     expected = view.gpus_expected
     if view.driver is not None and expected is not None and expected > known:
-        count = f"{expected - known} of {expected} expected GPUs"
-        text = f"{count} cannot be identified or are not there."
+        missing = f"{expected - known} of {count(expected, 'GPU')} that this node should have"
+        text = f"{missing}: not there, or not identified."
         yield Problem(ProblemSeverity.ERROR, text, COLLECTORS)
     for xid in view.xids:
         ago = view.timestamp - xid.last_timestamp

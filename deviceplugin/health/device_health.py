@@ -16,6 +16,7 @@ from deviceplugin.health.incident import Incident, Reasons, UnhealthyReason, ans
 from deviceplugin.health.rules import HealthRules
 from vgpu.model.facts import Gpu, GpuSample, XidCount
 from vgpu.model.reasons import Reason
+from vgpu.model.units import count
 from vgpu.sources.nvml_queries import MEMORY_TOTAL
 
 UNKNOWN_DEVICE: Final = ""
@@ -142,7 +143,9 @@ def missed(health: Health, detail: str, now: float, rules: HealthRules) -> Healt
     if misses < rules.patience:
         return replace(health, misses=misses)
     cases, events = dict(health.cases), dict(health.events)
-    evidence = {UnhealthyReason.DRIVER_SILENT: f"no answer {misses} times in a row: {detail}"}
+    evidence = {
+        UnhealthyReason.DRIVER_SILENT: f"no answer {count(misses, 'time')} in a row: {detail}"
+    }
     for uuid in health.gpus:
         case = cases.get(uuid, Incident())
         if UnhealthyReason.DRIVER_SILENT not in case.reasons:

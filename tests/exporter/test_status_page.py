@@ -148,6 +148,19 @@ def test_a_problem_has_its_severity_as_a_word_and_leads_to_the_part_of_the_page_
     assert f' id="{COLLECTORS}"' in page
 
 
+@pytest.mark.parametrize(("expected", "words"), [(3, "1 of 3 GPUs that"), (2, None), (1, None)])
+def test_missing_gpus_are_counted(expected, words):
+    view = structs.replace(view_of(()), driver="580.95.05", gpus_expected=expected)
+    texts = [problem.text for problem in problems(view)]
+    assert any(text.startswith(words or "") for text in texts) == bool(words)
+
+
+def test_one_missing_gpu_is_no_plural():
+    view = structs.replace(view_of(()), gpus=(), driver="580.95.05", gpus_expected=1)
+    (problem,) = problems(view)
+    assert problem.text.startswith("1 of 1 GPU that this node should have: ")
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [

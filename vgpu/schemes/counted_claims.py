@@ -24,7 +24,7 @@ from vgpu.model.allocation import Allocation, Claim, Device, Request, Share, mig
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Explained
-from vgpu.model.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_PERCENT
+from vgpu.model.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_PERCENT, count
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.pod_requests import (
     Basis,
@@ -389,7 +389,10 @@ def _on_few_gpus(claim: Claim, most: int) -> tuple[Claim, str]:
         )
         for each in claim.allocations
     )
-    detail = f"the annotations claim {len(named)} GPUs, and {most} units are requested"
+    detail = (
+        f"the annotations claim {count(len(named), 'GPU')},"
+        f" and {count(most, 'unit')} {'is' if most == 1 else 'are'} requested"
+    )
     return structs.replace(claim, allocations=allocations), detail
 
 

@@ -127,7 +127,7 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
     gpus = whole_gpus(gpu)
     missing = gpu.counted - len(gpus) - len(gpu.lost)
     if missing > 0:
-        yield f"{missing} of {gpu.counted} GPUs cannot be identified and are skipped"
+        yield f"{missing} of {count(gpu.counted, 'GPU')} cannot be identified: skipped"
     for position, first in enumerate(gpus):
         far = [two.index for two in gpus[position + 1 :] if between(first, two) is None]
         if far:

@@ -173,7 +173,7 @@ def parse_ports(content: bytes, object_name: str = "ports") -> tuple[ClientPort,
     if lines and lines[-1] == "":
         del lines[-1]
     if first != str(len(lines)):
-        detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
+        detail = f"line 1: {first[:16]!r} ports announced, {count(len(lines), 'line')} behind it"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     return tuple(
         _client_port(line, f"line {number}", object_name)

@@ -15,7 +15,7 @@ from typing import Final
 from vgpu.model.allocation import Allocation, Claim, Device, Share, is_device_name, mig_slot
 from vgpu.model.names import ContainerKind, Phase, Scheme
 from vgpu.model.objects import Container, Pod
-from vgpu.model.units import MILLI_PER_PERCENT
+from vgpu.model.units import MILLI_PER_PERCENT, count
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import KeySet
@@ -314,7 +314,7 @@ def _bind_phase_of(claim: Claim, key: str, object_name: str) -> str:
     """The phase, if it is that of every container. Raises ClaimError."""
     phases = [allocation.phase for allocation in claim.allocations]
     if claim.scheme is not Scheme.VOLCANO or not phases:
-        raise ClaimError(object_name, key, claim.scheme, f"{len(phases)} containers")
+        raise ClaimError(object_name, key, claim.scheme, count(len(phases), "container"))
     if not claim.failed and set(phases) == {Phase.ASSIGNED}:
         return SUCCESS
     unserved = frozenset(claim.unserved)

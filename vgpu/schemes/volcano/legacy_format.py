@@ -10,7 +10,7 @@ from typing import Final
 from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
 from vgpu.model.names import ContainerKind, Phase, Scheme
 from vgpu.model.objects import Container, Node, Pod
-from vgpu.model.units import WHOLE_DEVICE_MILLI
+from vgpu.model.units import WHOLE_DEVICE_MILLI, count
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.text import number, object_name_of, seconds
 from vgpu.schemes.volcano.text import MOST
@@ -55,7 +55,7 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
             indices = gpus[taken : taken + request.count] if whole else gpus[:1]
             taken += request.count if whole else 0
             if len(indices) != request.count:
-                detail = f"not the {request.count} GPUs that {request.container} asks for"
+                detail = f"not the {count(request.count, 'GPU')} that {request.container} asks for"
                 raise ClaimError(object_name_of(pod), INDEX, text, detail)
             cores = request.cores_milli if whole else None
             shares = tuple(Share(str(gpu), request.memory_bytes, cores) for gpu in indices)
