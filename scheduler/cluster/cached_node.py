@@ -29,7 +29,7 @@ from vgpu.placement.result import (
     PlacementRefusal,
     PlacementResult,
 )
-from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.codec import NodeLock, SchemeCodec
 
 HIGHEST_PRIORITY: Final = 2**31 - 1
 """The highest priority that a pod can have (int32)."""
@@ -77,6 +77,8 @@ class CachedNode:
         self.reservations: dict[str, PodReservation] = {}
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
+        self.locks: tuple[NodeLock, ...] = ()
+        """The node's locks, readable or not."""
         self.lacks_lock = False
         """Whether its plugin serves the pod of the node's lock, and we take no locks."""
         self._view: CandidateView | None = None

@@ -65,6 +65,7 @@ class ClusterState:
 
     Attributes:
         nodes: nodes by name, also those of which only a pod is known.
+        locked: the names of nodes with locks.
         pods: pods by ``<namespace>/<name>``.
         quotas: the quotas of namespaces, and what their pods use of them.
     """
@@ -94,6 +95,7 @@ class ClusterState:
         self._forget_answers = forget
         self._takes_locks = takes_locks
         self.nodes: dict[str, CachedNode] = {}
+        self.locked: set[str] = set()
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
         self._devices: dict[str, tuple[Node, Mapping[str, Device]]] = {}
@@ -132,12 +134,13 @@ class ClusterState:
         cached.scheme = (
             PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self._schemes)
         )
-        cached.lacks_lock = (
-            not self._takes_locks
-            and node is not None
-            and not isinstance(cached.scheme, PlacementReason)
-            and cached.scheme.codec.needs_lock(node)
-        )
+        if node is None or isinstance(cached.scheme, PlacementReason):
+            cached.locks, cached.lacks_lock = (), False
+        else:
+            codec = cached.scheme.codec
+            cached.locks = codec.locks(node)
+            cached.lacks_lock = not self._takes_locks and codec.needs_lock(node)
+        (self.locked.add if cached.locks else self.locked.discard)(name)
         cached.unhealthy = self._unhealthy_text(cached)
         self._changed(cached)
         self._recount_node(cached, before)

@@ -305,10 +305,15 @@ class PodFilter:
         newest = self.under_way.newest(demand.pod.uid, now)
         awaited = Counter(pod.node for pod in newest if pod.node)
         own = demand.pod.namespace, demand.pod.name
-        for name in names:
-            cached = self._state.nodes.get(name)
-            locks = scheme.codec.locks(cached.node) if cached and cached.node else ()
-            awaited[name] += any(lock.owner != own and not lock.is_expired(now) for lock in locks)
+        for name in self._state.locked:  # of thousands of nodes a few are
+            locks = self._state.nodes[name].locks
+            if any(lock.owner != own and not lock.is_expired(now) for lock in locks):
+                awaited[name] += 1
+        if not awaited:
+            return names
+        free = list(itertools.filterfalse(awaited.__contains__, names))
+        if free:
+            return free
         least = min(awaited[name] for name in names)
         return [name for name in names if awaited[name] == least]
 
