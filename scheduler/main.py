@@ -38,6 +38,7 @@ from vgpu.apiserver.work_queue import WorkQueue
 from vgpu.kube.kept_keys import keep_also
 from vgpu.metrics.family import FamilyTable
 from vgpu.model.documentation import page
+from vgpu.model.objects import Node
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.program.flags import Duration, MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
@@ -322,7 +323,7 @@ class Scheduler:
         self.waker = Waker(api, self.cache, changed, clock)
         self.locks = LockQueue(LOCK_PART * options.http_timeout)
         self._informers = ClusterInformers(
-            api, self.cache, quotas=options.enforces_quotas, node_seen=self.locks.note_event
+            api, self.cache, quotas=options.enforces_quotas, node_seen=self.note_node
         )
         namespace = options.lease_namespace
         self._presence = ReplicaPresence(
@@ -395,6 +396,11 @@ class Scheduler:
         self._informers.close()
         self.events.finish(EVENTS_SECONDS)
         self._presence.stop()
+
+    def note_node(self, name: str, node: Node | None) -> None:
+        """An event of a node, which the cache has taken; None if it is gone or unreadable."""
+        if not self.cache.is_locked(name):
+            self.locks.note_free(name, node)
 
     def _relieve(self, namespace: str) -> None:
         """The quota of a namespace may admit more pods."""

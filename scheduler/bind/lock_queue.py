@@ -1,6 +1,7 @@
 """Binds that wait for the locks of nodes: one behind the other for each node, woken by its events.
 
 the first bind of a node alone reads and locks it; the others wait for their turn
+the bind behind one that has locked the node reads nothing before an event without a lock
 a bind waits until its time is over, its client has left, or the program ends
 number of binds that wait <= MOST_WAITING: the other requests are for filter
 """
@@ -11,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from vgpu.model.objects import Node
 
 MOST_WAITING: Final = 192
 """Maximum number of binds that wait; a further one does not wait."""
@@ -38,13 +41,36 @@ class Patience:
 class Turn:
     """A bind's place in the queue of a node."""
 
-    def __init__(self, queue: "LockQueue", patience: Patience) -> None:
+    def __init__(self, queue: "LockQueue", line: "_Line", patience: Patience) -> None:
         self._queue = queue
+        self._line = line
         self.patience = patience
         self.changed = threading.Condition(queue.lock)
         """Of all waiting binds an event wakes the first one of its node alone."""
-        self.seen = 0
-        """Number of events about the node since it was the bind's turn."""
+
+    @property
+    def seen(self) -> int:
+        """Number of events that showed the node without a lock."""
+        return self._line.seen
+
+    @property
+    def locked_after(self) -> int | None:
+        """:attr:`seen` when the bind before began to lock the node; None if it is not known to be
+        locked.
+        """
+        return self._line.locked_after
+
+    def note_locked(self, seen: int) -> None:
+        """The bind has locked the node, with what it knew after so many events."""
+        with self._queue.lock:
+            self._line.locked_after = seen
+
+    def take_free(self) -> Node | None:
+        """The node as the last event showed it without a lock, once."""
+        with self._queue.lock:
+            free, self._line.free = self._line.free, None
+            self._line.locked_after = None
+            return free
 
     def wait_for_event(self, seen: int) -> bool:
         """Wait for an event after so many, for :data:`AGAIN_SECONDS` at most; returns whether the
@@ -52,6 +78,16 @@ class Turn:
         """
         again = time.monotonic() + AGAIN_SECONDS
         return self._queue.wait(self, lambda: self.seen != seen or time.monotonic() >= again)
+
+
+class _Line:
+    """The turns of a node, and what its events have shown while there were any."""
+
+    def __init__(self) -> None:
+        self.turns: deque[Turn] = deque()
+        self.seen = 0
+        self.free: Node | None = None
+        self.locked_after: int | None = None
 
 
 class LockQueue:
@@ -67,23 +103,24 @@ class LockQueue:
         self.seconds = seconds
         self.waiting = 0
         self.lock = threading.RLock()
-        self._turns: dict[str, deque[Turn]] = {}
+        self._lines: dict[str, _Line] = {}
         self._is_closed = False
 
-    def note_event(self, node: str) -> None:
-        """The watch has shown a node again."""
+    def note_free(self, name: str, node: Node | None) -> None:
+        """The watch has shown a node without a lock; None if nothing else is known of it."""
         with self.lock:
-            if node in self._turns:
-                first = self._turns[node][0]
-                first.seen += 1
-                first.changed.notify()
+            line = self._lines.get(name)
+            if line is not None:
+                line.seen += 1
+                line.free = node
+                line.turns[0].changed.notify()
 
     def close(self) -> None:
         """End all waits."""
         with self.lock:
             self._is_closed = True
-            for turns in self._turns.values():
-                for turn in turns:
+            for line in self._lines.values():
+                for turn in line.turns:
                     turn.changed.notify()
 
     def patience(self, client_left: Callable[[], bool] = lambda: False) -> Patience:
@@ -93,19 +130,19 @@ class LockQueue:
     @contextmanager
     def turn(self, node: str, patience: Patience) -> Iterator[Turn | None]:
         """The bind's turn while the block lasts; None if it did not come in time."""
-        turn = Turn(self, patience)
         with self.lock:
-            turns = self._turns.setdefault(node, deque())
-            turns.append(turn)
+            line = self._lines.setdefault(node, _Line())
+            turn = Turn(self, line, patience)
+            line.turns.append(turn)
         try:
-            yield turn if self.wait(turn, lambda: turns[0] is turn) else None
+            yield turn if self.wait(turn, lambda: line.turns[0] is turn) else None
         finally:
             with self.lock:
-                turns.remove(turn)
-                if turns:
-                    turns[0].changed.notify()
+                line.turns.remove(turn)
+                if line.turns:
+                    line.turns[0].changed.notify()
                 else:
-                    del self._turns[node]
+                    del self._lines[node]
 
     def wait(self, turn: Turn, is_so: Callable[[], bool]) -> bool:
         """Wait until something is so; returns whether it is."""

@@ -89,21 +89,30 @@ class NodeLocker:
         if not scheme.dialect_row.lock:
             return ""
         with self.queue.turn(node, patience) as turn:
+            after = turn.locked_after if turn is not None else None
             while turn is not None:
-                seen = turn.seen
-                text = self._try(scheme, pod, node)
-                if text is not None:
-                    return text
-                if not turn.wait_for_event(seen):
+                if after is not None and not turn.wait_for_event(after):
                     break
+                after = turn.seen
+                text = self._try(scheme, pod, node, turn.take_free())
+                if text is not None:
+                    turn.note_locked(after)
+                    return text
         raise BindError(BindFailure.NODE_LOCKED, BindFailure.NODE_LOCKED.explanation)
 
-    def _try(self, scheme: SchedulerScheme, pod: PodRef, node: str) -> str | None:
-        """As :meth:`take`, without waiting; None if the node is locked for another pod."""
+    def _try(
+        self, scheme: SchedulerScheme, pod: PodRef, node: str, known: Node | None
+    ) -> str | None:
+        """As :meth:`take`, without waiting; None if the node is locked for another pod.
+
+        ``known`` is the node without a lock, if an event has shown it so: if it has changed since,
+        nothing is written, and the node is read.
+        """
         row = scheme.dialect_row
         try:
             for _ in range(_TRIES):
-                locked = self._api.node(node)
+                locked = known or self._api.node(node)
+                known = None
                 lock = _lock_of(scheme, locked)
                 if lock is not None and lock.owner == (pod.namespace, pod.name):
                     return ""

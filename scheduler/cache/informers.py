@@ -46,11 +46,12 @@ class ClusterInformers:
         clock: Callable[[], float] = time.monotonic,
         *,
         quotas: bool = True,
-        node_seen: Callable[[str], object] = lambda _: None,
+        node_seen: Callable[[str, Node | None], object] = lambda *_: None,
     ) -> None:
         """``clock`` returns seconds that never go back.
 
-        ``node_seen`` is called with the name of a node after each event.
+        ``node_seen`` is called with the name of a node and the node after each event, None if it is
+        gone or cannot be read.
 
         Without ``quotas`` neither Namespaces nor ResourceQuotas are read, and no quota is known.
         """
@@ -194,9 +195,10 @@ class ClusterInformers:
             self._cache.set_pod(key, pod)
 
     def _node(self, key: str) -> None:
-        node = self.nodes.get(key)
-        self._cache.set_node(key, None if isinstance(node, MalformedObject) else node)
-        self._node_seen(key)
+        seen = self.nodes.get(key)
+        node = None if isinstance(seen, MalformedObject) else seen
+        self._cache.set_node(key, node)
+        self._node_seen(key, node)
 
     def _quota(self, key: str) -> None:
         namespace, _, name = key.partition("/")

@@ -106,6 +106,11 @@ class SchedulerCache:
         with self._lock:
             self._state.set_node(name, node)
 
+    def is_locked(self, name: str) -> bool:
+        """Whether the node has a lock for its device plugin."""
+        with self._lock:
+            return name in self._state.locked
+
     def set_unhealthy(self, texts: Mapping[str, str]) -> None:
         """The texts of the ConfigMaps that list unhealthy GPUs, by the name of the ConfigMap."""
         with self._lock:
@@ -308,7 +313,7 @@ class SchedulerCache:
     ) -> tuple[PlacementRefusal | None, frozenset[str]]:
         """Why we do not serve a pod that requests nothing of ours, and on which of the nodes.
 
-        Nodes that no event has shown are as they were offered.
+        Nodes that no event has shown are as they were offered; bind asks again.
         """
         requests = pod.requesting(self._unserved)
         if not requests:

@@ -190,7 +190,7 @@ class Served:
     def show_node(self, node):
         """An event of a node."""
         self.cache.set_node(node.name, node)
-        self.program.locks.note_event(node.name)
+        self.program.note_node(node.name, node)
 
     def show(self, name, pod):
         """An event of a pod; what it makes the program hold is written."""

@@ -1,6 +1,7 @@
 """A bind waits for the lock of its node, one behind the other, and no longer than makes sense."""
 
 import threading
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -13,11 +14,12 @@ from scheduler.main import LOCK_PART, command
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import HEAD, Served, binding, query
-from tests.scheduler.test_node_lock import LOCKS, REGISTERS, REQUESTS
+from tests.scheduler.test_node_lock import LOCKS, REGISTERS, REQUESTS, SINCE
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from tests.support.web_helpers import connect
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
+from vgpu.schemes.volcano import node as volcano_node
 
 LONG = 10 * WAIT_SECONDS
 """Longer than any test waits: another thing ends the wait."""
@@ -45,6 +47,17 @@ class Waiting(Served):
         """The plugin has answered Allocate, and the watch shows it."""
         self.api.annotate({self.key: None})
         self.show_node(self.api.stored)
+
+    def count_reads(self):
+        """The nodes that are read from now on."""
+        reads, read = [], self.api.node
+
+        def node(name):
+            reads.append(name)
+            return read(name)
+
+        self.api.node = node
+        return reads
 
     def offered(self, pod, names):
         """The nodes that filter answers with; no other node is refused."""
@@ -76,6 +89,59 @@ def test_a_bind_waits_until_the_plugin_has_released_the_lock(system):
         assert reasons == [""]
         assert served.api.pods["second"].node == "n1"
         assert len(served.api.locks_at_bind) == 2
+
+
+def test_a_bind_that_waits_reads_nothing_while_events_show_the_lock():
+    with Waiting() as served:
+        second, reasons = served.new("second"), []
+        thread = in_thread(lambda: reasons.append(served.bind(second.ref, "n1")))
+        served.wait_for_waiting(1)
+        reads = served.count_reads()
+        for number in range(3):
+            served.api.annotate({"example.com/changed": str(number)})
+            served.show_node(served.api.stored)
+        assert not reads
+        served.release()
+        wait_ended(thread, "the pod is bound")
+        assert reasons == [""]
+        assert not reads  # the event has shown the node as it is
+
+
+def test_binds_of_one_node_that_wait_lock_it_by_one_write_each(monkeypatch):
+    monkeypatch.setattr(lock_queue, "AGAIN_SECONDS", LONG)
+    with Waiting() as served:
+        pods = [served.new(name) for name in ("second", "third", "fourth")]
+        with ExitStack() as clients:
+            for number, pod in enumerate(pods, 1):
+                body = msgspec.json.encode(binding(pod.ref, "n1"))
+                client = clients.enter_context(connect(served.server.addresses[0]))
+                client.sendall(HEAD % (b"/bind", len(body)) + body)
+                served.wait_for_waiting(number)
+            reads, patches = served.count_reads(), served.api.patches
+            for number, pod in enumerate(pods, 1):
+                served.release()
+                wait_until(lambda name=pod.ref.name: served.api.pods[name].node, "it is bound")
+                assert served.api.patches == patches + number
+            assert not reads
+
+
+def test_a_lock_that_another_scheduler_took_after_the_event_is_waited_for():
+    with Waiting() as served:
+        second, reasons = served.new("second"), []
+        thread = in_thread(lambda: reasons.append(served.bind(second.ref, "n1")))
+        served.wait_for_waiting(1)
+        served.api.annotate({served.key: None})
+        free = served.api.stored
+        served.new("other")
+        served.api.annotate({served.key: f"{SINCE},ns,other"})
+        reads = served.count_reads()
+        served.show_node(free)
+        wait_until(lambda: len(reads) == 1, "it has read the node")
+        served.wait_for_waiting(1)
+        assert not reasons
+        served.release()
+        wait_ended(thread, "the pod is bound")
+        assert reasons == [""]
 
 
 def test_a_bind_takes_the_lock_of_a_pod_that_is_gone_without_an_event_of_the_node(monkeypatch):
@@ -156,6 +222,15 @@ def test_filter_leaves_locked_nodes_out_while_others_fit():
         served.cache.note_bind(third.ref.uid, "n2")
         assert served.offered(served.new("fourth"), NAMES) == ["n3"]
         assert served.offered(served.new("fifth"), ["n1"]) == ["n1"]
+
+
+def test_filter_reads_no_locks_of_nodes_that_have_not_changed(monkeypatch):
+    """It would read those of thousands of nodes for each pod."""
+    with Waiting(names=NAMES) as served:
+        monkeypatch.setattr(volcano_node, "locks", pytest.fail)
+        assert served.offered(served.new("third"), NAMES) == ["n2", "n3"]
+        served.cache.set_node("n1", None)
+        assert served.offered(served.new("fourth"), NAMES[1:]) == ["n2", "n3"]
 
 
 def test_a_lock_that_is_void_by_its_age_keeps_no_pod_from_a_node():
