@@ -193,6 +193,9 @@ class PodBinder:
             refusal, refused = self._cache.unserved(pod, (node,))
             if refusal is not None and refused:
                 raise BindError(refusal.reason, refusal.text)
+            if refusal is not None and self._cache.node(node) is None:
+                reason = PlacementReason.UNKNOWN_NODE  # it may be one of HAMi's
+                raise BindError(reason, reason.explanation)
             return self._bind(pod, node, {}, {"pod": pod.ref.key, "node": node})
         raise BindError(demand.reason, demand.text)
 

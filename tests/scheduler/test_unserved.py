@@ -144,6 +144,17 @@ def test_a_pod_that_no_node_takes_has_an_event_and_one_that_requests_0_passes(se
     assert served.filter(a_pod({"mthreads.com/vgpu": 1}, name="r"), ["unknown"])[0] == ["unknown"]
 
 
+def test_a_pod_is_bound_to_no_node_that_no_event_has_shown(served):
+    """kube-scheduler tries again after a refused bind, and by then the event has come."""
+    pod = a_pod({"mthreads.com/vgpu": 1})
+    assert served.filter(pod, ["new"])[0] == ["new"]
+    assert served.bind(served.api.store(pod).ref, "new") == PlacementReason.UNKNOWN_NODE
+    served.cache.set_node("new", a_node("new", ["mthreads.com/vgpu"]))
+    assert served.bind(pod.ref, "new") == ""
+    plain = served.api.store(a_pod({}, name="plain"))
+    assert served.bind(plain.ref, "newer") == ""
+
+
 def test_the_flag_replaces_the_names_of_the_chart():
     policies = PlacementPolicies(unserved=frozenset({"example.com/fpga"}))
     with Served(policies=policies) as served:
