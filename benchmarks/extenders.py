@@ -9,15 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster.extending import Extender
+import yaml
+
+from tests.cluster.extending import Extender, free_port, request
+from tests.support.bed.processes import Daemon
 
 MODES = {"null": None, "single": ("--single",), "leases": ()}
 """Our flags by the name of the extender; the null extender decides nothing."""
 
+LOCKS = ("--original-plugin", "--extender.http-timeout=30s")
+
 FLAGS = {
     **MODES,
-    "locks": ("--original-plugin",),
-    "single-locks": ("--single", "--original-plugin"),
+    "locks": LOCKS,
+    "single-locks": ("--single", *LOCKS),
 }
 """The same, with the locks of nodes that original device plugins need."""
 
@@ -66,3 +71,31 @@ def extending(cluster, folder, mode, *, rejects=False):
     ) as process:
         yield Running(int(process.stdout.readline()), process.pid)
         process.stdin.close()
+
+
+class Other(NamedTuple):
+    """An extender of another project: its command, and its fields in kube-scheduler's file."""
+
+    command: list[str]
+    stanza: dict[str, object]
+
+
+def read_other(path):
+    """The extender that a file of YAML describes."""
+    described = yaml.safe_load(path.read_text())
+    verbs = dict.fromkeys(("prioritizeVerb", "preemptVerb"))
+    return Other(described["command"], {**verbs, **described["extender"]})
+
+
+@contextmanager
+def extending_other(cluster, folder, other):
+    """An extender of another project; it answers ``/healthz`` when it is there."""
+    port = free_port()
+    command = [part.replace("{port}", str(port)) for part in other.command]
+    environment = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(folder)}
+    started = time.perf_counter()
+    with Daemon("other-extender", command, folder / "extender.log", env=environment) as daemon:
+        daemon.wait_until(
+            lambda: request(port, "/healthz")[0] == 200, "it answers", failures=(OSError,)
+        )
+        yield Running(port, daemon.pid, time.perf_counter() - started)
