@@ -59,7 +59,7 @@ demo: $(VENV)/.runtime ## Run exporter, reconciler and scheduler on a simulated 
 	@$(BIN)/python -m vgpu demo $(ARGS)
 
 check: BOUND = 60 s
-check: $(VENV)/.dev ## Static checks, generated files, pure tests: one minute
+check: $(VENV)/.check ## Static checks, generated files, pure tests: one minute
 	@$(STOPWATCH) $(MAKE) --jobs=2 --output-sync=target lint pure
 
 test-fast: BOUND = 2 min
@@ -97,22 +97,22 @@ cluster-tools: $(VENV)/.runtime ## Build the Kubernetes of the tests, once (ARGS
 
 lint: lint-style lint-types lint-layers lint-generated ## ruff, mypy, import-linter, generated files
 
-lint-style: $(VENV)/.dev
+lint-style: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-lint-types: $(VENV)/.dev
+lint-types: $(VENV)/.check
 	$(BIN)/mypy
 
-lint-layers: $(VENV)/.dev
+lint-layers: $(VENV)/.check
 	$(BIN)/lint-imports
 
-lint-generated: $(VENV)/.dev
+lint-generated: $(VENV)/.check
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m grafana.generate --check
 	$(BIN)/python -m deploy.generate --check
 
-pure: $(VENV)/.dev
+pure: $(VENV)/.check
 	$(PYTEST) -q --numprocesses=2 $(BY_GROUP) $(FAST) $(PURE)
 
 thorough-%: $(VENV)/.dev
@@ -178,7 +178,8 @@ churn: $(VENV)/.dev ## An hour of pods, restarts and updates on the test Kuberne
 
 lock: $(VENV)/.python ## Resolve the requirements anew
 	$(BIN)/pip install --quiet uv
-	for set in "runtime:" "dev:--group dev"; do $(BIN)/uv pip compile --quiet --universal \
+	for set in "runtime:" "dev:--group dev" \
+	  "check:--group check --constraints requirements/dev.lock"; do $(BIN)/uv pip compile --quiet --universal \
 	  --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
 	  --no-emit-find-links pyproject.toml --extra pod-resources --extra device-plugin $${set#*:} \
 	  -o requirements/$${set%%:*}.lock; done
@@ -211,14 +212,23 @@ $(VENV)/.python:
 PIP_INSTALL    = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 INSTALL_LOCKED = $(PIP_INSTALL) --no-compile --only-binary :all: --require-hashes -r
 
+EDITABLE = $(PIP_INSTALL) --no-build-isolation --editable . && \
+  $(BIN)/pip check --disable-pip-version-check
+
 $(VENV)/.runtime: requirements/runtime.lock | $(VENV)/.python
 	@echo 'Setting up $(VENV) (once) ...'
 	@$(INSTALL_LOCKED) requirements/runtime.lock
 	@touch $@
 
+# What is there of a larger set stays: that of `make test` has all of that of `make check`.
+$(VENV)/.check: requirements/check.lock pyproject.toml | $(VENV)/.python
+	@echo 'Setting up $(VENV) for checks (once) ...'
+	@$(INSTALL_LOCKED) requirements/check.lock
+	@$(EDITABLE)
+	@touch $@ $(VENV)/.runtime
+
 $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.python
 	@echo 'Setting up $(VENV) for development (once) ...'
 	@$(INSTALL_LOCKED) requirements/dev.lock
-	@$(PIP_INSTALL) --no-build-isolation --editable .
-	@$(BIN)/pip check --disable-pip-version-check
-	@touch $@ $(VENV)/.runtime
+	@$(EDITABLE)
+	@touch $@ $(VENV)/.check $(VENV)/.runtime

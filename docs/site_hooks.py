@@ -7,13 +7,14 @@ CHANGELOG and CONTRIBUTING become pages, and links between them and docs/ are be
 import posixpath
 import re
 from html import escape, unescape
-from typing import Any, Final
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from typing import TYPE_CHECKING, Any, Final
 
 from deploy.project import ROOT, load
 from docs.translations import TRANSLATED, with_status
+
+if TYPE_CHECKING:  # `make check` and a release use the links below without mkdocs
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 OUTSIDE: Final = {
     "README.md": "index.md",
@@ -36,7 +37,7 @@ _OUTPUT: Final = re.compile(r'<span class="go">.*?</span>\n?', re.DOTALL)
 _UNCOPIED: Final = re.compile(r'<span class="gp">.*?</span>|<[^>]+>', re.DOTALL)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
     """The site knows where it is published, and where its source is."""
     project = load(ROOT / config.extra["project"])
     config.site_url = f"{project.site}/" if project.site else None
@@ -44,8 +45,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, *, config: Any) -> Files:
+def on_files(files: "Files", *, config: Any) -> "Files":
     """The pages from outside are added."""
+    from mkdocs.structure.files import File  # noqa: PLC0415  # see above
+
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files

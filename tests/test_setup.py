@@ -277,3 +277,15 @@ def test_without_the_option_pytest_is_as_it_was(tmp_path):
     done = run_of(tmp_path, SKIPS)
     assert done.returncode == 0
     assert "Not run" not in done.stdout
+
+
+def locked(name):
+    """Package -> version."""
+    text = (ROOT / "requirements" / f"{name}.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE | re.IGNORECASE))
+
+
+def test_make_check_installs_a_part_of_what_the_tests_need_in_the_same_versions():
+    part, whole = locked("check"), locked("dev")
+    assert part.items() < whole.items()
+    assert not part.keys() & {"atheris", "matplotlib", "mkdocs", "nvitop-exporter", "uv"}

@@ -1,0 +1,1 @@
+# The part of matplotlib that grafana/preview.py uses; `make check` does not install matplotlib.
