@@ -12,12 +12,14 @@ from tests.scheduler.served import Served
 from tests.scheduler.test_same_numbers import amounts
 from vgpu.inventory import Objects, available_bytes, inventory, unavailable
 from vgpu.inventory.pod_usage import pod_accounts, usage_by_namespace
+from vgpu.kube.scheduling_objects import SchedulingNode, SchedulingObjects
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Namespace
 from vgpu.placement.cluster_views import cluster_views
 from vgpu.placement.dialects import demand_of
 from vgpu.quota.usage import NamespaceUsage
 from vgpucli.fit.answer import answer, exclusions
+from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 DECLARED = {"vgpu.dev/quota-gpus": "9"}
@@ -31,7 +33,8 @@ def read(cluster):
 
 
 def open_nodes(cluster):
-    closed = exclusions(cluster.objects.nodes, ())
+    nodes = tuple(SchedulingNode(node) for node in cluster.objects.nodes)
+    closed = exclusions(NodeOffers(SchedulingObjects(nodes)))
     return sorted(node.name for node in cluster.objects.nodes if node.name not in closed)
 
 
