@@ -33,7 +33,7 @@ def test_dockers_containerd_stays_and_without_it_no_service_is_enabled(debian, t
     subprocess.run(
         ["dpkg-deb", "--build", control.parent.parent, package], check=True, capture_output=True
     )
-    debian.run("sh", "-c", "[ -e /dev/null ] || mknod -m 666 /dev/null c 1 3")
+    debian.run("sh", "-c", "mkdir -p /dev && mknod -m 666 /dev/null c 1 3")
     debian.run("dpkg", "--install", debian.give(package))
 
     assert "apt would remove or replace containerd.io)" in debian.run(*setup)
