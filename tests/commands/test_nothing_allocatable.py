@@ -86,3 +86,23 @@ def test_inspect_has_no_room_on_a_node_whose_plugin_is_gone(tmp_path, system):
     (room,) = document("inspect", *dumped(tmp_path, (node, waiting(limits))))["rooms"]
     assert (room["fits"], room["memoryUsableBytes"]) == (0, 0)
     assert [each["reason"] for each in room["unavailable"]] == ["nothing_allocatable"]
+
+
+def test_inspect_has_as_much_room_as_fit_beside_a_resource_that_another_plugin_has_left(tmp_path):
+    node = sample.node(
+        "n1", {GPUSHARE: 88, "aliyun.com/gpu-count": 4, GPU: 4}, allocatable={GPU: "0"}
+    )
+    source = dumped(tmp_path, (node, waiting({GPUSHARE: 5})))
+    (room,) = document("inspect", *source)["rooms"]
+    assert (room["fits"], room["unavailable"]) == (16, [])
+    assert document("fit", "--pod", "ml/w", *source)["pods"] == room["fits"]
+
+
+@pytest.mark.parametrize("allocatable", [3, 4, 9, 20])
+def test_inspect_has_as_much_room_as_the_kubelet_can_allocate_units(tmp_path, allocatable):
+    node = sample.volcano_node("n1", 1, allocatable={"volcano.sh/vgpu-number": str(allocatable)})
+    holders = (sample.volcano_pod(f"a{gpu}", "n1", gpu, 1000) for gpu in (1, 1, 2))
+    source = dumped(tmp_path, (node, *holders, waiting(sample.volcano_limits(1000))))
+    (room,) = document("inspect", *source)["rooms"]
+    assert document("fit", "--pod", "ml/w", *source)["pods"] == room["fits"]
+    assert room["memoryUsableBytes"] == room["fits"] * 1000 * 1024**2

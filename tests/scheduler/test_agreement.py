@@ -12,13 +12,18 @@ from tests.scheduler.served import Served
 from tests.scheduler.test_same_numbers import amounts
 from vgpu.inventory import Objects, available_bytes, inventory, unavailable
 from vgpu.inventory.pod_usage import pod_accounts, usage_by_namespace
-from vgpu.kube.scheduling_objects import SchedulingNode, SchedulingObjects
+from vgpu.kube.scheduling_objects import (
+    PlacedPod,
+    SchedulingNode,
+    SchedulingObjects,
+    SchedulingPod,
+)
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Namespace
 from vgpu.placement.cluster_views import cluster_views
 from vgpu.placement.dialects import demand_of
 from vgpu.quota.usage import NamespaceUsage
-from vgpucli.fit.answer import answer, exclusions
+from vgpucli.fit.answer import answer
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
@@ -32,10 +37,15 @@ def read(cluster):
     )
 
 
-def open_nodes(cluster):
-    nodes = tuple(SchedulingNode(node) for node in cluster.objects.nodes)
-    closed = exclusions(NodeOffers(SchedulingObjects(nodes)))
-    return sorted(node.name for node in cluster.objects.nodes if node.name not in closed)
+def offers(cluster, demand):
+    """What kube-scheduler offers for pods of the demand, by the units that it counts."""
+    nodes = (SchedulingNode(node, {}, node.allocatable) for node in cluster.objects.nodes)
+    placed = (
+        PlacedPod(pod.ref.uid, "" if pod.terminal else pod.node, pod.requested_units())
+        for pod in cluster.objects.pods
+    )
+    wanted = SchedulingPod(dict(demand.units))
+    return NodeOffers(SchedulingObjects(tuple(nodes), tuple(placed)), wanted)
 
 
 @given(clusters())
@@ -58,10 +68,13 @@ def test_the_views_of_all_nodes_are_those_of_the_schedulers_cache(cluster):
 @given(clusters())
 def test_there_is_room_in_inspect_for_as_many_pods_as_fit_counts(cluster):
     shown = inventory(cluster.objects, UNITS, cluster.now)
-    simulation = SchedulingSimulation(filled_cache(SCHEMES, read(cluster)), open_nodes(cluster))
+    cache = filled_cache(SCHEMES, read(cluster))
     by_name = {scheme.row.name: scheme for scheme in SCHEMES}
     for free in shown.free_capacities:
         if free.probe is not None:
+            offered = offers(cluster, free.probe.demand)
+            selected = offered.selected_by(offered.wanted)
+            simulation = SchedulingSimulation(cache, selected, offered)
             fit = answer(simulation, (by_name[free.system], free.probe.demand))
             assert free.fits == fit.pods
             assert free.usable_bytes <= free.available_bytes
@@ -105,7 +118,6 @@ def test_each_gpu_counts_once_in_the_sums_and_what_is_free_is_free_for_the_sched
 def test_the_extender_binds_as_many_pods_as_there_is_room_for_in_inspect(cluster):
     objects = cluster.objects
     shown = inventory(objects, UNITS, cluster.now)
-    names = open_nodes(cluster)
     for free in shown.free_capacities:
         if free.probe is None or free.probe.pending is None:
             continue
@@ -120,14 +132,17 @@ def test_the_extender_binds_as_many_pods_as_there_is_room_for_in_inspect(cluster
                 served.cache.set_malformed(f"ns/{broken.name}", broken)
             for each in objects.pods:
                 served.show(each.ref.name, each)
+            offered = offers(cluster, free.probe.demand)
             bound = 0
             while bound <= free.fits:
                 ref = PodRef(f"uid-more-{bound}", pod.ref.namespace, f"more-{bound}")
                 more = served.api.store(structs.replace(pod, ref=ref))
+                names = offered.open_to(offered.wanted)
                 nodes, _ = served.filter(more, names) if names else ([], {})
                 if not nodes:
                     break
                 assert served.bind(more.ref, nodes[0]) == ""
+                offered.count(nodes[0], offered.wanted)
                 bound += 1
         assert demand_of(pod, SCHEMES)[1] == free.probe.demand
         assert bound == free.fits

@@ -1,9 +1,9 @@
 """The free capacity of each sharing system's GPUs, and the part that further pods could use.
 
 A GPU counts for one system. Pods of systems that our scheduler places for are counted by their
-placement algorithm on the nodes as it finds them, so that there is room for as many as ``vgpu fit``
-answers and the scheduler binds; of other systems as many shares as the ledger's numbers leave room
-for.
+placement algorithm on the nodes as it finds them, and by the units that their kubelets have left.
+So there is room for as many as ``vgpu fit`` answers and the scheduler binds. Of other systems there
+is room for as many shares as the ledger's numbers leave.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from vgpu.kube.closed_nodes import ClosedReason, closed_to_new_pods, none_alloca
 from vgpu.ledger import DeviceEntry
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
-from vgpu.model.objects import Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
@@ -50,6 +50,8 @@ _OF_ONE_GPU: Final = frozenset({UnavailableReason.UNHEALTHY, UnavailableReason.C
 
 _COMMON: Final = PodRef("", "", "")
 """The pod with the most common share."""
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 _Place = tuple[NodeView, DeviceEntry]
 
@@ -133,9 +135,20 @@ def closed(view: NodeView) -> UnavailableReason | None:
     if reason is not None:
         return _OF_PLACEMENT[reason]
     # Of unhealthy GPUs alone nothing is allocatable either: each of them has its own reason.
-    if none_allocatable(view.node) and any(map(_is_healthy, view.full_ledger.devices)):
+    if _serves_nothing(view) and any(map(_is_healthy, view.full_ledger.devices)):
         return UnavailableReason.NOTHING_ALLOCATABLE
     return None
+
+
+def _serves_nothing(view: NodeView) -> bool:
+    """Whether nothing is allocatable of a resource of the node's own systems.
+
+    What another device plugin has left there does not count, unless the node advertises nothing
+    else: the names of its systems' resources may have been changed.
+    """
+    gone, by_system = none_allocatable(view.node), registry().advertised_by
+    own = frozenset().union(*(by_system.get(system, ()) for system in view.systems))
+    return not own.isdisjoint(gone) or bool(gone and own.isdisjoint(view.node.capacity))
 
 
 def unavailable(view: NodeView, entry: DeviceEntry) -> UnavailableReason | None:
@@ -216,10 +229,40 @@ def _count_pods(
         found = view.placement.view
         if found is None or view.placement.system != scheme.row.name or closed(view) is not None:
             continue
-        counted = counter.count(found.candidate)
+        left = _pods_by_units(view, scheme, probe.demand)
+        counted = counter.first(found.candidate, MOST_ON_NODE if left is None else left)
         pods += counted.pods
         memory += counted.memory_bytes
     return pods, memory
+
+
+def _pods_by_units(view: NodeView, scheme: SchedulerScheme, demand: PodDemand) -> int | None:
+    """The number of pods for which the node's kubelet has units left; None without a bound.
+
+    Kube-scheduler does not compare what only the scheduler of the system counts.
+    """
+    uncompared = {*scheme.dialect_row.only_counted, *scheme.dialect_row.unread}
+    bounds = (
+        max(0, view.units_left[name]) // units
+        for name, units in demand.units
+        if units and name in view.units_left and name not in uncompared
+    )
+    return min(bounds, default=None)
+
+
+def units_left(nodes: Iterable[Node], pods: Iterable[Pod]) -> Mapping[str, Mapping[str, int]]:
+    """What is allocatable of the units of each node beside what its pods request, by its name."""
+    used: dict[str, Counter[str]] = {}
+    for pod in pods:
+        if pod.node and not pod.terminal:
+            used.setdefault(pod.node, Counter()).update(pod.requested_units())
+    left = {}
+    for node in nodes:
+        beside = used.get(node.name, _NOTHING)
+        left[node.name] = {
+            name: units - beside.get(name, 0) for name, units in node.allocatable.items()
+        }
+    return left
 
 
 def _count_shares(places: Iterable[_Place], probe: Probe) -> tuple[int, int]:

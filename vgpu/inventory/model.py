@@ -152,6 +152,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         of_other_systems: the system of each GPU that is not of the first of these, by its name; ""
             is none.
         whole: the ledger of all pods, if ``ledger`` has only some.
+        units_left: what is allocatable of each extended resource beside what the node's pods
+            request.
     """
 
     node: Node
@@ -164,6 +166,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     systems: tuple[str, ...] = ()
     of_other_systems: Mapping[str, str] = {}
     whole: Ledger | None = None
+    units_left: Mapping[str, int] = {}
 
     @property
     def full_ledger(self) -> Ledger:

@@ -11,7 +11,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.inventory.free_capacity import available_bytes, capacity_probes, free_capacities
+from vgpu.inventory.free_capacity import (
+    available_bytes,
+    capacity_probes,
+    free_capacities,
+    units_left,
+)
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
@@ -143,6 +148,7 @@ def _views(
     codecs: Sequence[SchemeCodec],
 ) -> Iterator[NodeView]:
     known = {node.name: node for node in objects.nodes}
+    left = units_left(objects.nodes, objects.pods)
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
         node = known.get(name, Node(name))
@@ -166,6 +172,7 @@ def _views(
                 in_use=placement.in_use,
                 systems=systems,
                 of_other_systems=_of_other_systems(node, ledger, systems, schemes, codecs),
+                units_left=left.get(name, {}),
             )
 
 

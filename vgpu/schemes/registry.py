@@ -122,6 +122,11 @@ class SchemeRegistry:
         )
 
     @cached_property
+    def advertised_by(self) -> Mapping[str, frozenset[str]]:
+        """The extended resources that each system's device plugin advertises, by its row's name."""
+        return {codec.name: frozenset(codec.advertised) for codec in self.codecs({})}
+
+    @cached_property
     def mark_prefixes(self) -> tuple[str, ...]:
         """The prefixes of annotations and labels that show that a pod shares GPUs."""
         return tuple(chain.from_iterable(row.keys.marks for row in self.rows))
