@@ -141,3 +141,14 @@ def test_beside_hami_gpus_units_of_other_names_are_still_nvidias(tmp_path):
 def test_a_question_without_an_answer_has_one_clear_line(dump, words, complaint):
     result = CliRunner().invoke(main, ("fit", *dump, *words))
     assert (result.exit_code, complaint in result.output) == (1, True), result.output
+
+
+def test_the_explanation_names_the_nodes_with_free_units_that_are_closed_to_the_pod(tmp_path):
+    closed = sample.node("whole", {GPU: 8})
+    closed["spec"]["taints"] = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
+    message = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."
+    source = dumped(tmp_path, (closed, sample.pod("w", "", {GPU: 1}, unschedulable=message)))
+    result = CliRunner().invoke(main, ("explain", "pod", "ml/w", *source, "-o", "json"))
+    texts = [text for step in json.loads(result.stdout)["steps"] for text in step["evidence"]]
+    assert "nodes with free units, all closed to the pod: whole" in texts
+    assert not any(text.endswith("free units: none") for text in texts)

@@ -102,6 +102,16 @@ def test_a_gpu_that_is_unhealthy():
     assert decisive(explained) == (WayStep.HEALTHY, ["unhealthy"])
 
 
+def test_one_unhealthy_gpu_of_several_is_a_remark_of_its_node():
+    well = node("infer-1", "gpushare")
+    explained = explain_node(of_node(well, unhealthy={"infer-1": "1"}))
+    assert explained.decisive is None
+    assert explained.conclusion == (
+        "no step of the node fails; the device is unhealthy (step registered)"
+    )
+    assert any("1 GPU reported unhealthy: GPU 1" in text for text in explained.steps[0].evidence)
+
+
 def test_a_plugin_whose_resource_is_renamed_is_not_reported_as_dead():
     hamis = node("gpu-1", "hami")
     gone = structs.replace(hamis, capacity={"nvidia.com/gpu": 20}, allocatable={})

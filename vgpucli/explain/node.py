@@ -9,6 +9,7 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause
 from reconciler.rules.conflicts import CAUSES
 from scheduler.filter.refusals import node_lines
+from vgpu.inventory import WaitingReason
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.ledger import DeviceEntry, Holding
@@ -170,7 +171,11 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         if not any(entry.device.healthy for entry in evidence.ledger.devices):
             reason = StepReason.of(PlacementReason.UNHEALTHY)
             return _failed(WayStep.REGISTERED, reason, text, "all of them are reported unhealthy")
-        return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+        sick = [
+            gpu_text(each.device) for each in evidence.ledger.devices if not each.device.healthy
+        ]
+        step = ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+        return _with_unhealthy(step, sick) if sick else step
     if evidence.observed:
         units = ", ".join(f"{name}: {number}" for name, number in evidence.observed.items())
         text = f"NVIDIA's device plugin, which registers no GPUs at the API server: {units}"
@@ -181,6 +186,16 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         text = f"{count(number, 'device')} in the ResourceSlices of DRA driver {drivers}"
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
+
+
+def _with_unhealthy(step: ExplainedStep, gpus: list[str]) -> ExplainedStep:
+    """The step with the unhealthy ones of the node's GPUs as a remark."""
+    text = f"{count(len(gpus), 'GPU')} reported unhealthy: {names_text(gpus)}"
+    return structs.replace(
+        step,
+        remarks=(StepReason.of(WaitingReason.DEVICE_UNHEALTHY),),
+        evidence=(*step.evidence, text),
+    )
 
 
 def _ready(evidence: KnownNode) -> ExplainedStep:

@@ -155,6 +155,8 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     if (fitting or misses_no_unit or evidence.by_claims) and not evidence.in_the_way.missing:
         shown = "free units" if evidence.observed else "room by the allocation records"
         room = f"nodes with {shown}: {names_text(fitting) or 'none'}"
+        if taking and not fitting:
+            room = f"nodes with {shown}, all closed to the pod: {names_text(taking)}"
         return refused_step(evidence, fitting, room)
     cause = cause_without_room(evidence)
     if cause is not None:
