@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
+from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
@@ -522,3 +523,12 @@ def test_as_kubectls_plugin_it_calls_itself_so():
         cwd=ROOT,
     )
     assert done.stdout.startswith("Usage: kubectl vgpu inspect [OPTIONS] [NODE]")
+
+
+def test_the_line_of_a_node_names_hami_and_not_its_scheme(tmp_path):
+    gpu = {"id": sample.uuid(1), "index": 0, "count": 10, "devmem": 46068, "devcore": 100}
+    gpu |= {"type": "NVIDIA-L40S", "numa": 0, "health": True, "mode": "hami-core"}
+    register = {"hami.io/node-nvidia-register": json.dumps([gpu])}
+    source = dumped(tmp_path, (sample.node("h1", {"nvidia.com/gpu": 10}, register),))
+    lines = CliRunner().invoke(main, ("inspect", *source)).stdout.splitlines()
+    assert any(line.startswith("h1  hami · 1 GPU") for line in lines), lines

@@ -184,6 +184,12 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         view = self.placement.view
         return "" if view is None or view.reason is None else view.detail
 
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The names of the node's sharing systems, then the schemes that only its pods have."""
+        registered = self._registered_schemes()
+        return (*self.systems, *(each for each in self.schemes if each not in registered))
+
     def system_of(self, entry: DeviceEntry) -> str:
         """The sharing system in whose sums the GPU counts; "" if no system has registered it."""
         first = self.systems[0] if self.systems else ""

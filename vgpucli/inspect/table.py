@@ -237,7 +237,7 @@ class _Table(msgspec.Struct, frozen=True):
     def _node(self, view: NodeView) -> Iterator[Line]:
         entries = view.ledger.devices
         head: list[Piece] = [(view.node.name, BOLD)]
-        facts = [", ".join(view.schemes)]
+        facts = [", ".join(view.sharing)]
         facts.append(count(len(view.full_ledger.devices), "GPU"))
         if any(entry.free_memory_bytes is not None for entry in view.full_ledger.devices):
             free = available_bytes(view)
