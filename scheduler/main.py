@@ -203,7 +203,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
 def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     """Place pods on shared GPUs, as an HTTP extender of kube-scheduler.
 
-    Not for production yet: the page of the documentation has what is missing.
+    The page of the documentation has what it has run with, and what it has not.
     """
     if ctx.invoked_subcommand is not None:
         return
