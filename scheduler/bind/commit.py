@@ -199,15 +199,18 @@ class LeaseCommitter:
         reserved: set[str] = set()
         try:
             outcomes = self._decide(node, batch, reserved)
-        except BindError as error:
+        except Exception as error:  # noqa: BLE001  # each bind raises it
             for uid in reserved:
                 self._cache.release(uid, node)
-            if isinstance(error, LeaseRefusedError) and len(batch) > 1:
-                for each in batch:  # nothing is written, and one claim may be the cause
+            is_answer = isinstance(error, BindError) and not isinstance(error, LeaseRefusedError)
+            if len(batch) > 1 and not is_answer:
+                for each in batch:  # one pod may be the cause
                     self._commit(node, [each])
                 return
             for each in batch:
-                each.outcome.set_exception(BindError(error.reason, str(error)))
+                each.outcome.set_exception(
+                    BindError(error.reason, str(error)) if isinstance(error, BindError) else error
+                )
             return
         for each, outcome in zip(batch, outcomes, strict=True):
             each.outcome.set_result(outcome)
@@ -223,9 +226,11 @@ class LeaseCommitter:
             known = self._take_known(node)
             version, claims = known or self._read(node)
             reserved.clear()
-            outcomes = [self._cache.reserve(each.scheme, each.demand, node) for each in batch]
+            outcomes = []
             added = {}
-            for each, outcome in zip(batch, outcomes, strict=True):
+            for each in batch:
+                outcome = self._cache.reserve(each.scheme, each.demand, node)
+                outcomes.append(outcome)
                 if isinstance(outcome, PodPlacement):
                     reserved.add(each.uid)
                     added[each.uid] = _claim(each.demand, outcome, self._clock())

@@ -81,11 +81,17 @@ class GroupCommit:
         """Commit the batch when it is its turn: whatever happens, nobody waits for it for ever."""
         try:
             with self._alone(node):
-                with self._guard:
-                    del self._open[node]
+                self._close(node, batch)
                 self._commit(node, batch)
         except BaseException as error:
+            self._close(node, batch)  # before its outcomes: nobody joins a batch without a leader
             for decision in batch:
                 if not decision.outcome.done():
                     decision.outcome.set_exception(error)
             raise
+
+    def _close(self, node: str, batch: Sequence[Decision]) -> None:
+        """Let nobody join the batch any more."""
+        with self._guard:
+            if self._open.get(node) is batch:
+                del self._open[node]

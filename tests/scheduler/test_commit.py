@@ -1,5 +1,6 @@
 """Sequences of two replicas that random walks rarely take."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
@@ -7,7 +8,7 @@ from msgspec import structs
 
 from scheduler.bind.binder import SETTLE_SECONDS
 from scheduler.bind.commit import LOST_SECONDS
-from scheduler.cluster.reservations import lease_name
+from scheduler.cluster.reservations import PodPlacement, lease_name
 from scheduler.reasons import BindFailure
 from tests.scheduler.bursts import BATCH_WRITE, Burst
 from tests.scheduler.model_api import ModelApi
@@ -311,3 +312,44 @@ def test_a_client_that_leaves_changes_nothing_for_the_others_of_its_batch(pair):
     assert together.bind() == ["", None, ""]
     wait_until(lambda: together.bound() == ["a", "b", "c"], "all are bound")
     assert claimed(pair.api, "abc") == ["a", "b", "c"]
+
+
+def decision(pair, ref):
+    """The arguments of a decision about the pod."""
+    return pair.first.program.cache.demand_of(pair.api.pods[ref.name])
+
+
+def test_an_unexpected_error_about_one_pod_stops_no_other_of_its_batch(pair):
+    committer, cache = pair.first.program.committer, pair.first.program.cache
+    first, second, bad = (decision(pair, pair.pod(name, 2)) for name in "abc")
+    reserve, write = cache.reserve, pair.api.write_node_claims
+    others = []
+
+    def failing(scheme, demand, node):
+        if demand.pod.name == "c":
+            raise RuntimeError("no decision")
+        return reserve(scheme, demand, node)
+
+    def joined(*args):
+        pair.api.write_node_claims = write
+        for number, each in enumerate((bad, second), start=1):
+            others.append(pool.submit(committer.reserve, *each, "n1"))
+            wait_until(lambda number=number: committer.group.waiting == number, "it has joined")
+        return write(*args)
+
+    cache.reserve, pair.api.write_node_claims = failing, joined
+    with ThreadPoolExecutor() as pool:
+        committer.reserve(*first, "n1")
+    assert isinstance(others[0].exception(), RuntimeError)
+    assert isinstance(others[1].result(), PodPlacement)
+    assert claimed(pair.api, "abc") == ["a", "b"]
+
+
+def test_a_write_with_an_unexpected_error_leaves_no_reservation(pair):
+    def failing(*_):
+        raise RuntimeError("no answer")
+
+    pair.api.write_node_claims = failing
+    with pytest.raises(RuntimeError):
+        pair.first.program.committer.reserve(*decision(pair, pair.pod("a", 2)), "n1")
+    assert pair.first.program.cache.counts()[2] == 0
