@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
+from vgpu.program.failures import status_of
 from vgpucli.main import COMMANDS, main
 
 SUBCOMMANDS = (
@@ -28,6 +29,18 @@ def test_help_before_a_command_is_that_commands_help(words):
     asked = CliRunner().invoke(main, [*words, "--help"], prog_name="vgpu")
     typed = CliRunner().invoke(main, ["help", *words], prog_name="vgpu")
     assert (typed.exit_code, typed.output) == (0, asked.output)
+
+
+@pytest.mark.parametrize("words", [(), ("explain",), ("reconcile",)])
+def test_a_group_without_a_command_prints_its_help_line_by_line(words, capsys):
+    def printed(*more):
+        call = [*words, *more]
+        status = status_of(lambda: main(call, prog_name="vgpu", standalone_mode=False))
+        return status, *capsys.readouterr()
+
+    _, asked, _ = printed("--help")
+    assert asked.startswith("Usage: ")
+    assert printed() == (2, "", asked)
 
 
 def test_help_of_an_unknown_command_names_the_similar_one():

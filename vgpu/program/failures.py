@@ -19,6 +19,7 @@ from typing import Final
 
 import click
 from click.core import ParameterSource
+from click.exceptions import NoArgsIsHelpError
 
 from vgpu.model.printable_text import printable
 from vgpu.program.output import say, say_text
@@ -33,7 +34,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class HintedFailure(click.ClickException):
-    """An error whose second line is a hint of ours; no other error has a line break."""
+    """An error whose second line is a hint of ours; of other errors only a help has line breaks."""
 
     def __init__(self, problem: str, hint: str) -> None:
         """``hint`` may be empty."""
@@ -112,7 +113,7 @@ def _report(error: BaseException) -> int | None:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.BadParameter):
             error.param_hint = _with_variable(error)
-        if not isinstance(error, HintedFailure):  # a line break in the message is not ours
+        if not isinstance(error, HintedFailure | NoArgsIsHelpError):  # their line breaks are ours
             vars(error)["message"] = printable(error.message)
         text = io.StringIO()
         error.show(text)
