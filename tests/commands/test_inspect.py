@@ -525,10 +525,12 @@ def test_as_kubectls_plugin_it_calls_itself_so():
     assert done.stdout.startswith("Usage: kubectl vgpu inspect [OPTIONS] [NODE]")
 
 
-def test_the_line_of_a_node_names_hami_and_not_its_scheme(tmp_path):
+def test_the_lines_of_a_node_and_of_a_pod_that_waits_name_hami_and_not_its_scheme(tmp_path):
     gpu = {"id": sample.uuid(1), "index": 0, "count": 10, "devmem": 46068, "devcore": 100}
     gpu |= {"type": "NVIDIA-L40S", "numa": 0, "health": True, "mode": "hami-core"}
     register = {"hami.io/node-nvidia-register": json.dumps([gpu])}
-    source = dumped(tmp_path, (sample.node("h1", {"nvidia.com/gpu": 10}, register),))
+    waits = sample.pod("w", "", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
+    source = dumped(tmp_path, (sample.node("h1", {"nvidia.com/gpu": 10}, register), waits))
     lines = CliRunner().invoke(main, ("inspect", *source)).stdout.splitlines()
     assert any(line.startswith("h1  hami · 1 GPU") for line in lines), lines
+    assert any(line.startswith("  ml/w  1000 MiB  hami ") for line in lines), lines

@@ -379,3 +379,14 @@ class Inventory(msgspec.Struct, frozen=True):
         """The state of a container's pod; None if the API server does not have the pod."""
         known = self.pods.get(pod.uid)
         return None if known is None else pod_state(known, container)
+
+    def system(self, waiting: Pending) -> str:
+        """The name of the sharing system by whose resources the pod waits; else its scheme."""
+        pod, schemes = self.pods.get(waiting.pod.uid), registry().schemes_by_name
+        requested = {name for each in (pod.containers if pod else ()) for name in each.limits}
+        systems = [
+            name
+            for name, resources in registry().advertised_by.items()
+            if schemes[name] is waiting.scheme and not resources.isdisjoint(requested)
+        ]
+        return systems[0] if len(systems) == 1 else waiting.scheme

@@ -260,7 +260,9 @@ class _Table(msgspec.Struct, frozen=True):
             detail = f": {view.detail}" if view.detail else ""
             text = f"takes no new pod: {view.placement.closed.explanation}{detail}"
             yield from self._wrapped(text, "  ", BAD)
-        standing = ((f"{each.pod.namespace}/{each.pod.name}", each.text) for each in view.standing)
+        standing = (
+            (f"pod {each.pod.namespace}/{each.pod.name}", each.text) for each in view.standing
+        )
         for text in folded_texts(standing):
             yield from self._wrapped(f"kept free for {text}", "  ", DOUBTFUL)
         for entry in entries:
@@ -395,7 +397,7 @@ class _Table(msgspec.Struct, frozen=True):
         device = f" ({self._on(waiting.device)})" if waiting.device else ""
         detail = f"{device}: {waiting.detail}" if waiting.detail else device
         text = f"{waiting.reason.explanation}{detail}"
-        return waiting.reason, request, f"{waiting.scheme}{node}", text
+        return waiting.reason, request, f"{self.inventory.system(waiting)}{node}", text
 
     def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
         conflicts = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
