@@ -132,3 +132,36 @@ def test_the_closing_sentence_of_closed_nodes_names_one_with_its_taint():
         "(gpu-1 and 1 more node: the node has a taint that the pod does not tolerate,"
         " nvidia.com/gpu=present:NoSchedule)"
     )
+
+
+def test_a_deleted_pod_that_does_not_end_is_what_the_waiting_one_waits_for():
+    holders = [
+        pod(f"p-{n}", "hami", gpu=n, phase="Running", deleted_at=NOW - 3600 if n else None)
+        for n in range(2)
+    ]
+    explained = explanation(waits(unschedulable=FULL), node("gpu-1", "hami"), *holders)
+    assert decisive(explained)[0] is WayStep.NODES
+    assert "deleted pods that do not end still hold their shares: ml/p-1" in explained.conclusion
+    assert explained.advice == "vgpu explain pod ml/p-1 shows what keeps it"
+
+
+def test_a_deleted_pod_that_is_ending_is_no_cause_yet():
+    holders = [
+        pod(f"p-{n}", "hami", gpu=n, phase="Running", deleted_at=NOW - 1 if n else None)
+        for n in range(2)
+    ]
+    explained = explanation(waits(unschedulable=FULL), node("gpu-1", "hami"), *holders)
+    assert "do not end" not in explained.conclusion
+
+
+def test_what_nvidias_plugin_left_on_a_node_of_another_system_is_no_error_of_the_node():
+    there = node("gpu-1", "gpushare")
+    left = {"nvidia.com/gpu": 4}
+    there = structs.replace(
+        there,
+        capacity={**there.capacity, **left},
+        allocatable={**there.capacity, **there.allocatable, "nvidia.com/gpu": 0},
+    )
+    evidence = ClusterEvidence(ClusterObjects(Objects((there,), ()), NOW))
+    explained = explain_node(evidence.of_node(there))
+    assert explained.decisive is None or explained.decisive.outcome is not ExplainOutcome.FAILED

@@ -112,8 +112,12 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     gone: dict[str, list[str]] = {}
     for reported in facts.gpu_nodes:
         node = reported.node
+        # What NVIDIA's plugin has left behind on a node that another system serves is no error.
+        is_served = any(node.allocatable.get(name) for name in RESOURCE_OF.values())
         own = filter(is_own_unit, node.capacity)
         for name in sorted({*RESOURCE_OF.values(), *own}):
+            if is_served and is_own_unit(name):
+                continue
             if node.capacity.get(name) and not node.allocatable.get(name):
                 gone.setdefault(name, []).append(node.name)
     for name, nodes in gone.items():

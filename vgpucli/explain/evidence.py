@@ -457,6 +457,7 @@ class ClusterEvidence:
             self._nodes[name] for name, view, _ in evidence.answers if view and name in self._nodes
         ]
         roomy = {name for name, _, refusal in evidence.answers if refusal is None}
+        full = {name for name, view, refusal in evidence.answers if view and refusal is not None}
         names = roomy - evidence.closed.keys() or roomy
         fitting = [self._nodes[name] for name in names if name in self._nodes]
         with_room = [self._nodes[name] for name in sorted(roomy) if name in self._nodes]
@@ -471,7 +472,17 @@ class ClusterEvidence:
             for each in (view.standing if view is not None else ())
             if each.pod.uid != pod.ref.uid
         }
-        near = {*named, *islice(dict.fromkeys(standing.values()), _MOST_LOCKED)}
+        ending = {
+            each.ref.uid: each.node
+            for each in pods
+            if each.deleted_at is not None and not each.terminal and each.node in full
+        }
+        holders = standing.keys() | ending.keys()
+        near = {
+            *named,
+            *islice(dict.fromkeys(standing.values()), _MOST_LOCKED),
+            *islice(dict.fromkeys(ending.values()), _MOST_LOCKED),
+        }
         supplied = pod.uses_resource_claims or self._serves_claims
         return structs.replace(
             in_the_way,
@@ -481,7 +492,7 @@ class ClusterEvidence:
                 each
                 for each in (self._near.findings(near, frozenset(), frozenset()) if near else ())
                 if (each.object_ref.kind is ObjectKind.NODE and each.object_ref.name in named)
-                or (each.object_ref.kind is ObjectKind.POD and each.object_ref.uid in standing)
+                or (each.object_ref.kind is ObjectKind.POD and each.object_ref.uid in holders)
             ),
             foreign=tuple(foreign_reservations(pods, names, self.schemes.codecs)) if names else (),
             missing=()

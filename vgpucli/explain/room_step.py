@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
+from reconciler.reasons import Rule
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
@@ -13,13 +14,13 @@ from vgpu.model.units import count, rounded_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpucli.explain.known_objects import KnownPod, NodeAnswer
+from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_claims import UNCHECKED
 from vgpucli.explain.pod_facts import is_placed_by_others
 from vgpucli.explain.refusal import missed_units
 from vgpucli.explain.scheduler_message import parsed
-from vgpucli.explain.sentences import ADVICE, MOST_NAMED, names_text, reopening
+from vgpucli.explain.sentences import ADVICE, MOST_NAMED, names_text, reopening, repair_advice
 from vgpucli.explain.step_values import failed, not_checked, not_reached, passed, waiting
 
 NODES_IN_DUMP: Final = "nodes in the dump: kubectl get nodes"
@@ -102,7 +103,7 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
         text = rejection_text(summary_of(numbers), demand)
         texts = tuple(text.split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
-        step = _of_node(step, evidence.answers)
+        step = _with_ending(_of_node(step, evidence), evidence)
         if too_large := _too_large(evidence, demand):
             advice = "request less memory for each GPU, or add a larger GPU"
             texts = (*texts, too_large)
@@ -115,14 +116,26 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     return passed(WayStep.NODES, text) if taking else _closed(evidence, fitting, text)
 
 
-def _of_node(step: ExplainedStep, answers: Iterable[NodeAnswer]) -> ExplainedStep:
+def _with_ending(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
+    """The step with a pod that holds its share since its deletion, and does not end."""
+    found = [each for each in evidence.in_the_way.findings if each.rule is Rule.STUCK_TERMINATING]
+    if not found or step.detail:
+        return step
+    pods = [f"{each.object_ref.namespace}/{each.object_ref.name}" for each in found]
+    text = f"deleted pods that do not end still hold their shares: {names_text(pods)}"
+    advice = f"vgpu explain pod {pods[0]} shows what keeps it"
+    return structs.replace(step, evidence=(*step.evidence, text), detail=text, advice=advice)
+
+
+def _of_node(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
     """The step with the first node that refuses by its first reason, and the pod in the way there.
 
     Only for a reason that is about the node, and not about the amounts that the pod requests.
     """
     if step.reasons[0].code not in _ABOUT_NODES:
         return step
-    for name, view, refusal in answers:
+    found = {each.object_ref.uid: each for each in evidence.in_the_way.findings}
+    for name, view, refusal in evidence.answers:
         if refusal is None or refusal.cause.value != step.reasons[0].code:
             continue
         detail, advice = f"node {name}", f"vgpu explain node {name} shows what is wrong there"
@@ -132,6 +145,8 @@ def _of_node(step: ExplainedStep, answers: Iterable[NodeAnswer]) -> ExplainedSte
             if pod.reason is not StandingReason.RESERVED:
                 named = f"{pod.pod.namespace}/{pod.pod.name}"
                 advice = f"vgpu explain pod {named} shows what is wrong with it"
+            elif (finding := found.get(pod.pod.uid)) is not None:
+                advice = repair_advice(finding.rule.value)
             else:
                 advice = ADVICE[PlacementReason.OTHER_SCHEDULER]
         return structs.replace(step, detail=detail, advice=advice)

@@ -243,6 +243,12 @@ def concluded(explanation: Explanation) -> Explanation:
     return structs.replace(explanation, conclusion=text, advice=advice)
 
 
+def repair_advice(rule: str) -> str:
+    """What to do about what a rule of the reconciler has found."""
+    runbook = page(f"runbooks/{rule}")
+    return f"vgpu reconcile plan shows the repair, if there is one; see {runbook}"
+
+
 def _advice(step: ExplainedStep) -> str:
     if step.advice is not None:
         return step.advice
@@ -250,8 +256,7 @@ def _advice(step: ExplainedStep) -> str:
         return ""
     reason = step.reasons[0]
     if reason.rule:
-        runbook = page(f"runbooks/{reason.rule}")
-        return f"vgpu reconcile plan shows the repair, if there is one; see {runbook}"
+        return repair_advice(reason.rule)
     return ADVICE.get(reason.code, "")
 
 
