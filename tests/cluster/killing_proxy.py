@@ -33,6 +33,7 @@ class KillingProxy:
         kill: what kills the program.
         kill_after: the write after which the program is killed; 0 for none.
         uncounted: ends of the paths whose writes do not count.
+        counts: whether a write counts, by its method and path.
         killed_after: method and path of each write after which the program was killed.
         stopped_list: path of the list of which only the first page is answered, with one object;
             "" for none.
@@ -43,6 +44,7 @@ class KillingProxy:
         self._target = cluster.address
         self.kill: Callable[[], None] = lambda: None
         self.uncounted: tuple[str, ...] = ()
+        self.counts: Callable[[str, str], bool] = lambda *_: True
         self.killed_after: list[tuple[str, str]] = []
         self.stopped_list = ""
         self.has_stopped = threading.Event()
@@ -126,7 +128,7 @@ class KillingProxy:
         content = b"" if is_watch else answer.read(decode_content=False)
         is_write = request.command in _WRITES and "/events" not in path
         is_counted = is_write and answer.status < 300 and not path.endswith(self.uncounted)
-        if is_counted and self._is_last():
+        if is_counted and self.counts(request.command, path) and self._is_last():
             self.killed_after.append((request.command, path))
             self.kill()
             request.close_connection = True
