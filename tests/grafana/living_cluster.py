@@ -3,7 +3,7 @@ reconciler, on each node the page of a device plugin (:mod:`pretended_plugin`), 
 schedulers (:mod:`pretended_scheduler`), of a controller of KubeShare (:mod:`pretended_kubeshare`)
 and of a token daemon (:mod:`pretended_tokens`).
 
-The demo's node and its neighbour, with all that is wrong on them, and nodes on which nothing is.
+The demo's node and its neighbours, with all that is wrong on them, and nodes on which nothing is.
 Two Prometheus servers scrape them, as the two kinds of scrape jobs do. Both have labels of their
 own for the exporter's pod: one honours ours where both are, the other renames ours. The pods of the
 demo's node have been replaced within the hour: what looks back sees them under both names.
@@ -46,6 +46,9 @@ INTERVAL = "2s"
 
 COMPAT = ("volcano", "volcano-scheduler", "hami", "gaia")
 
+FAR_AWAY = "gpu-node-3"
+"""The demo's node that is not ready: no exporter runs there."""
+
 
 class Found(NamedTuple):
     """Where something is scraped, and whose it is."""
@@ -87,10 +90,11 @@ class LivingCluster:
         self._start = time.time()
         self._story = demo_cluster(self._start)
         sets = [f"--compat={name}" for name in compat]
-        _, neighbour, _ = self._story.nodes
+        _, *others = self._story.nodes
+        neighbours = [node for node in others if node.node != FAR_AWAY]
         self._own = [
             LivingNode(folder / "demo", demo(), "--volcano.memory-factor=1024", *sets),
-            LivingNode(folder / "neighbour", neighbour),
+            *(LivingNode(folder / node.node, node) for node in neighbours),
             *(() if well_nodes else well(folder)),
         ]
         self.nodes = [*self._own, *well_nodes]

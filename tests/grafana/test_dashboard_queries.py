@@ -322,7 +322,7 @@ def measured(cluster, *words):
 
 def test_inspect_shows_what_namespaces_use_by_this_server_as_the_exporters_do(cluster, server):
     by_server = measured(cluster, f"--prometheus=http://127.0.0.1:{server.port}")
-    pages = [f"--exporter=http://127.0.0.1:{each.port}" for each in cluster.nodes[:2]]
+    pages = [f"--exporter=http://127.0.0.1:{each.port}" for each in cluster.nodes[:3]]
     by_exporters = measured(cluster, *pages)
     assert by_server.keys() == by_exporters.keys() >= {"serving", "research", "recsys"}
     for name, use in by_server.items():
