@@ -10,15 +10,13 @@ class FlagsFirstGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command's name first, as click wants it."""
-        at = self._command_at(args)
+        at = self._command_at(ctx, args)
         return super().parse_args(ctx, [args[at], *args[:at], *args[at + 1 :]] if at else args)
 
-    def _command_at(self, args: Sequence[str]) -> int:
+    def _command_at(self, ctx: click.Context, args: Sequence[str]) -> int:
         """The index of the first word that is neither a flag nor a flag's value; 0 without one."""
         takes_value = dict(self._options())
-        own = {
-            name for parameter in self.get_params(click.Context(self)) for name in parameter.opts
-        }
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         index = 0
         while index < len(args):
             word = args[index]
