@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "top": ("vgpucli.top.command:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpucli.topology.command:command",
-        "Print or serve how the GPUs lie, as gpu-manager does.",
+        "Print or serve the GPU topology, as gpu-manager does.",
     ),
     "completion": ("vgpucli.completion:command", "Print a shell's completion script."),
     "demo": (

@@ -16,4 +16,5 @@ SYSTEM_TITLES: Final[Mapping[str, str]] = {
 
 def system_title(*names: str) -> str:
     """Sharing systems for people."""
-    return " and ".join(SYSTEM_TITLES.get(name, name) for name in names)
+    titles = [SYSTEM_TITLES.get(name, name) for name in names]
+    return " and ".join((", ".join(titles[:-1]), titles[-1]) if titles[1:] else titles)

@@ -135,7 +135,7 @@ class DoctorReason(Explained):
         "several_systems",
         Severity.WARNING,
         "nodes have GPUs of several sharing systems, which do not know of each other",
-        "let one system have each node, by node labels",
+        "use one sharing system per node, chosen by node labels",
     )
     SEVERAL_BINDERS = (
         "several_binders",
