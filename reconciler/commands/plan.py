@@ -45,7 +45,7 @@ from vgpu.program.terminal import standard_output
 Examples:
   vgpu reconcile plan
   vgpu reconcile plan -o json | jq '.actions[].name'
-  kubectl get nodes,pods,sharepods -A -o json --show-managed-fields > dump.json
+  kubectl get nodes,pods -A -o json --show-managed-fields > dump.json
   vgpu reconcile plan --from dump.json --at 2026-11-21T03:00:00Z
   vgpu reconcile plan -o json > plan.json; vgpu reconcile plan --diff plan.json
   vgpu reconcile plan --scope node

@@ -25,7 +25,7 @@ Examples:
   vgpu explain pod team-a/train-0 --prometheus http://localhost:9090
   vgpu explain node gpu-7
   vgpu explain gpu gpu-7/0
-  kubectl get nodes,pods,sharepods,namespaces,resourcequotas,configmaps -A -o json > dump.json
+  kubectl get nodes,pods,namespaces,resourcequotas,configmaps -A -o json > dump.json
   vgpu explain pod team-a/train-0 --from dump.json -o json | jq .conclusion
 
 \b
