@@ -177,4 +177,4 @@ def test_values_on_a_page_are_taken(chart, page, example):
 
 def test_there_is_an_example_for_each_system_and_platform():
     pages = Counter(page for page, _ in EXAMPLES)
-    assert (pages["install"], pages["platforms"]) == (4, 2)
+    assert (pages["install"], pages["platforms"]) == (12, 2)

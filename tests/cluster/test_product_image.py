@@ -76,7 +76,8 @@ def test_it_holds_the_trees_files_and_all_requirements(printed, product_tree):
 
 
 def test_prometheus_scrapes_a_pod_of_it(control_plane, pod, prometheus):
-    running = control_plane.client.wait_for(pod("demo"), objects.ready, "Ready")
+    demo = pod("demo", "--web.listen-address=:9394")
+    running = control_plane.client.wait_for(demo, objects.ready, "Ready")
     server = prometheus(f"{running['status']['podIP']}:9394")
     server.wait_for("vgpu_container_memory_used_bytes")
     assert server.value("up") == 1

@@ -284,7 +284,7 @@ class SchedulerAtRest:
         self.ahead += STEP_SECONDS
         self.program.check_reservations()
         self.program.waker.wake_fitting(DevicePlugins.hami)
-        self.program.waker.wake_relieved(self.namespace)
+        self.program.waker.wake_relieved(self.namespace, lambda *_: None)
 
     def close(self):
         self.server.stop()

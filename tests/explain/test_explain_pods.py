@@ -203,7 +203,7 @@ def test_nodes_are_grouped_by_their_reason_with_the_gpus():
         (
             structs.replace(assumed("other", "hami"), node="", statuses=()),
             "other_scheduler",
-            "wait until the other scheduler has bound",
+            "vgpu reconcile plan shows the repair",
             "assumed_unbound",
         ),
     ],

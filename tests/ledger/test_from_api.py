@@ -71,7 +71,7 @@ def expected(scheme, share, phase, since=None, node=NODE):
         (GPUSHARE, expected(Scheme.GPUSHARE, Share("1", 3 * GIB), Phase.ASSIGNED, 20.0, "")),
         (VOLCANO, expected(Scheme.VOLCANO, Share(A, 10240 * MIB, 500), Phase.ASSUMED, 10)),
         (GAIA, expected(Scheme.GAIA, Share("/dev/nvidia1", 8053063680, 500), Phase.ASSUMED, 10.0)),
-        (KUBESHARE, expected(Scheme.KUBESHARE, Share("zxcvb", GIB, 500), Phase.ASSUMED)),
+        (KUBESHARE, expected(Scheme.KUBESHARE, Share("zxcvb", GIB, 500), Phase.ASSIGNED)),
     ],
     ids=["gpushare", "volcano", "gaia", "kubeshare"],
 )

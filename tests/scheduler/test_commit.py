@@ -320,9 +320,9 @@ def decision(pair, ref):
 
 
 def test_an_unexpected_error_about_one_pod_stops_no_other_of_its_batch(pair):
-    committer, cache = pair.first.program.committer, pair.first.program.cache
+    committer, decider = pair.first.program.committer, pair.first.program.cache
     first, second, bad = (decision(pair, pair.pod(name, 2)) for name in "abc")
-    reserve, write = cache.reserve, pair.api.write_node_claims
+    reserve, write = decider.reserve, pair.api.write_node_claims
     others = []
 
     def failing(scheme, demand, node):
@@ -337,7 +337,7 @@ def test_an_unexpected_error_about_one_pod_stops_no_other_of_its_batch(pair):
             wait_until(lambda number=number: committer.group.waiting == number, "it has joined")
         return write(*args)
 
-    cache.reserve, pair.api.write_node_claims = failing, joined
+    decider.reserve, pair.api.write_node_claims = failing, joined
     with ThreadPoolExecutor() as pool:
         committer.reserve(*first, "n1")
     assert isinstance(others[0].exception(), RuntimeError)
