@@ -165,3 +165,12 @@ def test_what_nvidias_plugin_left_on_a_node_of_another_system_is_no_error_of_the
     evidence = ClusterEvidence(ClusterObjects(Objects((there,), ()), NOW))
     explained = explain_node(evidence.of_node(there))
     assert explained.decisive is None or explained.decisive.outcome is not ExplainOutcome.FAILED
+
+
+def test_a_profile_of_which_nothing_is_allocatable_is_an_error_beside_gpus_that_are():
+    units = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 7}
+    there = structs.replace(
+        whole("gpu-1"), capacity=units, allocatable={**units, "nvidia.com/mig-1g.10gb": 0}
+    )
+    evidence = ClusterEvidence(ClusterObjects(Objects((there,), ()), NOW))
+    assert decisive(explain_node(evidence.of_node(there)))[2] == ["nothing_allocatable"]

@@ -112,12 +112,11 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     gone: dict[str, list[str]] = {}
     for reported in facts.gpu_nodes:
         node = reported.node
-        # What NVIDIA's plugin has left behind on a node that another system serves is no error.
-        is_served = any(node.allocatable.get(name) for name in RESOURCE_OF.values())
-        own = filter(is_own_unit, node.capacity)
-        for name in sorted({*RESOURCE_OF.values(), *own}):
-            if is_served and is_own_unit(name):
-                continue
+        shared = {name for name in RESOURCE_OF.values() if not is_own_unit(name)}
+        names = {*RESOURCE_OF.values(), *filter(is_own_unit, node.capacity)}
+        if any(node.allocatable.get(name) for name in shared):
+            names = shared  # what NVIDIA's plugin has left on another system's node is no error
+        for name in sorted(names):
             if node.capacity.get(name) and not node.allocatable.get(name):
                 gone.setdefault(name, []).append(node.name)
     for name, nodes in gone.items():
