@@ -21,8 +21,8 @@ from msgspec import structs
 from scheduler.filter.refusals import NodeAnswer
 from vgpu.model.allocation import Request
 from vgpu.model.names import ContainerKind
-from vgpu.placement.candidate import NO_WISHES, SOFTWARE, CandidateNode, PodDemand, UsedGpu
-from vgpu.placement.dialect import SequentialDialect, sums
+from vgpu.placement.candidate import NO_WISHES, SOFTWARE, CandidateNode, PodDemand, UsedGpu, sums
+from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 
@@ -60,7 +60,7 @@ class NodeColumns:
         self._free: _Ints = np.empty((0, 0), np.int64)
         """Bytes that are free of each GPU, below 0 where more are in use than there are."""
         self._sums: _Ints = np.empty((0, 4), np.int64)
-        """The :func:`~vgpu.placement.dialect.sums` of each node."""
+        """The :func:`~vgpu.placement.candidate.sums` of each node."""
         self._most_free: _Ints = np.empty(0, np.int64)
         """``PlacementRefusal.free_bytes`` of each node, -1 for none."""
 

@@ -1,6 +1,6 @@
 """The input of a placement, the same for all dialects: a pod's demand, a node's GPUs in use."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -154,6 +154,16 @@ class UsedGpu(msgspec.Struct, frozen=True, gc=False):
         return next(
             (slot.memory_bytes for slot in known if (slot.group, slot.position) == named), None
         )
+
+
+def sums(gpus: Sequence[UsedGpu]) -> tuple[int, int, int, int]:
+    """Of all GPUs: memory, memory in use, cores, cores in use; in bytes and thousandths."""
+    return (
+        sum(gpu.capacity_bytes for gpu in gpus),
+        sum(gpu.memory_bytes for gpu in gpus),
+        sum(gpu.device.cores_milli for gpu in gpus),
+        sum(gpu.cores_milli for gpu in gpus),
+    )
 
 
 GpuLinks = Mapping[str, Mapping[str, int]]

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from vgpu.model.allocation import Allocation, Request, Share, physical
 from vgpu.model.names import ContainerKind, Phase
-from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu, sums
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
@@ -215,16 +215,6 @@ def _with_groups(
     return tuple(
         structs.replace(gpu, groups=gpu.groups.union(groups)) if gpu.device.name in devices else gpu
         for gpu in gpus
-    )
-
-
-def sums(gpus: Sequence[UsedGpu]) -> tuple[int, int, int, int]:
-    """Of all GPUs: memory, memory in use, cores, cores in use; in bytes and thousandths."""
-    return (
-        sum(gpu.capacity_bytes for gpu in gpus),
-        sum(gpu.memory_bytes for gpu in gpus),
-        sum(gpu.device.cores_milli for gpu in gpus),
-        sum(gpu.cores_milli for gpu in gpus),
     )
 
 
