@@ -1,6 +1,5 @@
 """The real process under faults: none ends it or fails a scrape, each is reported by its reason."""
 
-import http.client
 import json
 import os
 import resource
@@ -8,6 +7,8 @@ import signal
 import socket
 import struct
 import subprocess
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -256,24 +257,24 @@ def test_without_a_free_descriptor_the_exporter_goes_on_and_then_has_all_again(l
     before = live.wait_for(used, "used memory")
     pid = live.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
-    connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
-    connection.getresponse().read()
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    with closing(HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)) as connection:
 
-    def short() -> dict[str, float]:
-        connection.request("GET", "/metrics")
-        return parse(connection.getresponse().read().decode())
+        def page() -> dict[str, float]:
+            connection.request("GET", "/metrics")
+            return parse(connection.getresponse().read().decode())
 
-    wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
-    poor = short()
-    assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
-    assert poor["process_max_fds"] == 3
-    assert "process_resident_memory_bytes" not in poor
-    taken = poor[TAKEN]
-    wait_until(lambda: short()[TAKEN] > taken, "another sample")
-    assert live.process.running
-    connection.close()
+        page()  # the connection is open before, as Prometheus keeps its own
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+        # A file that has not changed for two seconds is not opened again.
+        Path(live.node.paths.checkpoint).touch()
+        wait_until(lambda: not works(page(), "kubelet"), "a sample without descriptors")
+        poor = page()
+        assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
+        assert poor["process_max_fds"] == 3
+        assert "process_resident_memory_bytes" not in poor
+        taken = poor[TAKEN]
+        wait_until(lambda: page()[TAKEN] > taken, "another sample")
+        assert live.process.running
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     series = live.wait_for(
         lambda s: without_times(s) >= without_times(before), "all that was there before"
@@ -335,11 +336,10 @@ def test_a_port_in_use_is_a_clear_error_at_start(tmp_path):
 
 
 def test_sigterm_lets_a_scrape_finish_and_exits_0(live):
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
-    connection.request("GET", "/metrics")
-    assert connection.getresponse().read()
-    assert live.stop(signal.SIGTERM) == 0
-    connection.close()
+    with closing(HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)) as connection:
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().read()
+        assert live.stop(signal.SIGTERM) == 0
     assert "Traceback" not in live.log()
 
 
