@@ -23,7 +23,7 @@ from tests.grafana.living_cluster import LivingCluster  # noqa: E402
 
 SECONDS = 300
 WRITE_SECONDS = 1.0
-TIME_SLICED = "gpu-node-14"
+TIME_SLICED = "gpu-node-11"
 AFTER_IT = "Over time"
 """The heading below the row about NVIDIA's own sharing."""
 

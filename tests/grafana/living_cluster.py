@@ -1,4 +1,4 @@
-"""A cluster that works, as dashboards show it: twenty real exporters on simulated nodes, a
+"""A cluster that works, as dashboards show it: real exporters on simulated nodes, a
 reconciler, on each node the page of a device plugin (:mod:`pretended_plugin`), and the pages of two
 schedulers (:mod:`pretended_scheduler`), of a controller of KubeShare (:mod:`pretended_kubeshare`)
 and of a token daemon (:mod:`pretended_tokens`).
@@ -22,7 +22,7 @@ from simulator.apiserver import ApiServer
 from simulator.cluster import SimulatedCluster
 from simulator.demo import demo
 from simulator.demo_cluster import demo_cluster
-from tests.grafana.living_node import NODES, LivingNode, running, well
+from tests.grafana.living_node import LivingNode, running, well
 from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
 from tests.grafana.pretended_kubeshare import working
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, named, serving, troubled
@@ -45,6 +45,9 @@ INTERVAL = "2s"
 """Interval between two scrapes, and between two evaluations of the rules."""
 
 COMPAT = ("volcano", "volcano-scheduler", "hami", "gaia")
+
+WELL = 18
+"""Number of nodes on which nothing is wrong, in a cluster that has its own."""
 
 FAR_AWAY = "gpu-node-3"
 """The demo's node that is not ready: no exporter runs there."""
@@ -74,7 +77,7 @@ class LivingCluster:
     """``reconciler`` are flags of `vgpu reconcile run`.
 
     ``well_nodes`` are nodes on which nothing is wrong and whose exporters run: without them the
-    cluster has its own.
+    cluster has its own, ``WELL`` in number.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class LivingCluster:
         self._own = [
             LivingNode(folder / "demo", demo(), "--volcano.memory-factor=1024", *sets),
             *(LivingNode(folder / node.node, node) for node in neighbours),
-            *(() if well_nodes else well(folder)),
+            *(() if well_nodes else well(folder, WELL)),
         ]
         self.nodes = [*self._own, *well_nodes]
         self.servers: Monitored
@@ -146,7 +149,7 @@ class LivingCluster:
         of_it = f'{{instance="{name}"}}'
         busy = f"vgpu_container_sm_utilization_ratio{of_it}"
         for server in self.servers:
-            server.wait_for(f"count(vgpu_gpus) == {NODES} and on () {busy}")
+            server.wait_for(f"count(vgpu_gpus) == {len(self.nodes)} and on () {busy}")
         others = [each.discovered(EXPORTERS_POD) for each in found if each.instance != name]
         write_targets(pods, others)
         for server in self.servers:

@@ -1,4 +1,4 @@
-"""Nodes with real exporters, for clusters of twenty: each goes on as its story has it."""
+"""Nodes with real exporters, for a cluster of them: each goes on as its story has it."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -18,21 +18,21 @@ from vgpu.model.names import Scheme
 from vgpu.model.units import GIB
 from vgpu.schemes.nvidia.grant import NVIDIA
 
-NODES = 20
-"""Number of nodes in a cluster: two of its own, and those on which nothing is wrong."""
-
 KINDS = (
-    (8, 24, Scheme.VOLCANO),
-    (4, 10, Scheme.GPUSHARE),
-    (2, 4, Scheme.GAIA),
-    (4, 6, Scheme.KUBESHARE),
-    (2, 6, NVIDIA),
-    (2, 0, Scheme.NONE),
+    (8, 24, Scheme.VOLCANO, False),
+    (4, 10, Scheme.GPUSHARE, False),
+    (2, 4, Scheme.GAIA, False),
+    (4, 6, Scheme.KUBESHARE, False),
+    (2, 6, NVIDIA, True),
+    (2, 6, NVIDIA, False),
+    (2, 0, Scheme.NONE, False),
 )
-"""GPUs, containers and the sharing system of nodes on which nothing is wrong."""
+"""GPUs, containers and the sharing system of nodes on which nothing is wrong, and whether NVIDIA's
+own plugin shares by MPS there.
+"""
 
-FIRST = 4
-"""The number of the first of them: the story of the cluster has three."""
+FIRST = 6
+"""The number of the first of them: the story of the cluster has those up to five."""
 
 
 class LivingNode(LiveExporter):
@@ -59,12 +59,12 @@ class LivingNode(LiveExporter):
         self.write_driver(xids=self._xids)
 
 
-def well(folder: Path) -> list[LivingNode]:
-    """The nodes on which nothing is wrong, of each kind some; little happens on them."""
-    kinds = enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
+def well(folder: Path, count: int = len(KINDS)) -> list[LivingNode]:
+    """So many nodes on which nothing is wrong, one of each kind in turn; little happens on them."""
+    kinds = enumerate(islice(cycle(KINDS), count), FIRST)
     stories = {
-        number: shared_by(scheme, fleet_node(gpus, pods, number), mps=number % 4 == 0)
-        for number, (gpus, pods, scheme) in kinds
+        number: shared_by(scheme, fleet_node(gpus, pods, number), mps=mps)
+        for number, (gpus, pods, scheme, mps) in kinds
     }
     return [
         LivingNode(folder / f"well-{number}", story, interval="2s")

@@ -1,6 +1,6 @@
 """Real exporters and reconcilers around whom as much as possible is wrong at once.
 
-Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
+Nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
 one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`) and two of schedulers
 (:mod:`pretended_scheduler`), those of a controller of KubeShare and of its node component

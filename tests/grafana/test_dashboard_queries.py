@@ -265,16 +265,36 @@ def test_without_honor_labels_an_alert_and_a_sum_name_containers_and_not_the_exp
     assert stored.keys() >= {f"exported_{name}" for name in OURS}
 
 
-@each_dashboard
+DRAWN = "vgpu-fleet"
+"""The dashboard with most panels, of all kinds. Drawing takes seconds, while the servers go on."""
+
+each_drawn = pytest.mark.parametrize(
+    "uid",
+    [
+        pytest.param(uid, marks=() if uid == DRAWN else pytest.mark.thorough("release"))
+        for uid in PAGES
+    ],
+)
+
+
+@each_drawn
 def test_a_dashboard_can_be_drawn(cluster, preview, uid):
     picture_of = preview.picture(PAGES[uid], looking_back(cluster.servers.renaming, 30))
     drawn = Image.open(io.BytesIO(picture_of))
     assert len(drawn.convert("RGB").getcolors(1 << 24)) > 20
 
 
+def test_each_kind_of_panel_and_each_unit_can_be_drawn(preview):
+    everything = [panel for page in PAGES.values() for panel in panels(page)]
+    assert {panel.kind for panel in everything} - {"row"} <= preview.DRAW.keys()
+    assert {panel.kind for panel in panels(PAGES[DRAWN])} == {panel.kind for panel in everything}
+    units = re.findall(r'"unit": "([^"]*)"', json.dumps([*PAGES.values()]))
+    assert {*units} <= preview.UNITS.keys()
+
+
 def test_a_dashboard_of_nothing_can_be_drawn(cluster, preview):
     server = Server(f"http://127.0.0.1:{cluster.servers.honouring.port}", VALUES, 0, 30)
-    assert preview.picture(PAGES["vgpu-node"], server)
+    assert preview.picture(PAGES["vgpu-reconciler"], server)
 
 
 @pytest.mark.parametrize(
