@@ -1,6 +1,12 @@
-"""What somebody sees who has just cloned the repository: `make demo`, with little but python3."""
+"""What somebody sees who has just cloned the repository: `make demo`, with little but python3.
 
+In `make test-thorough` pip sets the environment up. In `make test` it is there: the packages of the
+lock, linked from those of this test run, and no others.
+"""
+
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +19,8 @@ from tests.support.environment import ROOT, required_tool
 from tests.support.live import parse
 
 pytestmark = pytest.mark.slow
+
+both_sizes = pytest.mark.thorough("release", smaller=True)
 
 OURS = (
     "COV_",
@@ -52,6 +60,23 @@ class Clone:
             "TMPDIR": str(self.temporary),
         }
 
+    def set_up(self) -> None:
+        """What `make demo` sets up, without pip."""
+        venv = self.folder / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        (packages,) = venv.glob("lib/python*/site-packages")
+        lock = (self.folder / "requirements" / "runtime.lock").read_text()
+        for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE):
+            try:
+                distribution = importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue  # of another platform or Python
+            for top in {file.parts[0] for file in distribution.files or ()} - {".."}:
+                if top != "__pycache__":
+                    (packages / top).symlink_to(distribution.locate_file(top))
+        for stamp in (".python", ".runtime"):
+            (venv / stamp).touch()
+
     def make(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run make; its status is the caller's to judge."""
         return subprocess.run(
@@ -71,8 +96,10 @@ def clone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(clone):
+def first(clone, full):
     """The first `make demo` in a clone."""
+    if not full:
+        clone.set_up()
     return clone.make("demo", "ARGS=--once")
 
 
@@ -82,6 +109,7 @@ def page(done):
     return parse(done.stdout[done.stdout.index("# HELP") :])
 
 
+@both_sizes
 def test_make_demo_prints_a_page_with_every_container(first):
     series = page(first)
     limits = [name for name in series if name.startswith("vgpu_container_memory_limit_bytes{")]
@@ -93,6 +121,7 @@ def test_make_demo_prints_a_page_with_every_container(first):
             assert any(who in name for name in limits), who
 
 
+@both_sizes
 def test_it_writes_nothing_outside_the_clone(clone, first):
     assert first.returncode == 0
     assert list(clone.temporary.iterdir()) == []
@@ -103,6 +132,7 @@ def test_it_writes_nothing_outside_the_clone(clone, first):
     assert new == {".venv", "__pycache__"}
 
 
+@pytest.mark.thorough("release")
 def test_a_second_run_needs_no_network(clone, first):
     assert "Setting up" in first.stdout
     again = clone.make("demo", "ARGS=--once", PIP_NO_INDEX="1", PIP_FIND_LINKS="")
