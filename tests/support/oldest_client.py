@@ -16,7 +16,8 @@ class OldestClient:
     def __init__(self, folder: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         exact = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "-r", LOCK]
-        subprocess.run([*pip, *exact, "--target", folder], check=True)
+        # Modules are compiled when they are first imported, and most of them never are.
+        subprocess.run([*pip, *exact, "--no-compile", "--target", folder], check=True)
         self._environment = {
             **without_pytest_options(),
             "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
