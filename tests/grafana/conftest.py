@@ -5,9 +5,12 @@ import pytest
 from tests.grafana.living_node import running, well
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def well_nodes(tmp_path_factory):
-    """The nodes on which nothing is wrong, with their exporters: who uses them changes nothing."""
+    """The nodes on which nothing is wrong, with their exporters: who uses them changes nothing.
+
+    They end with the tests of this folder: what the same process runs then would run beside them.
+    """
     nodes = well(tmp_path_factory.mktemp("well"))
     with running(nodes):
         yield nodes

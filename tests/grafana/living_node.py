@@ -60,7 +60,7 @@ class LivingNode(LiveExporter):
 
 
 def well(folder: Path, count: int = len(KINDS)) -> list[LivingNode]:
-    """So many nodes on which nothing is wrong, one of each kind in turn; little happens on them."""
+    """Nodes on which nothing is wrong, one of each kind in turn; little happens on them."""
     kinds = enumerate(islice(cycle(KINDS), count), FIRST)
     stories = {
         number: shared_by(scheme, fleet_node(gpus, pods, number), mps=mps)
