@@ -137,8 +137,11 @@ def is_at_its_limit(tenant, spans, now):
 
     if 0 < used(0) >= limit * now:
         return True
-    if any(used(start) >= limit * (WINDOW + now - start) for start, _ in spans):
-        return True
+    since = 0  # what is used from the start of a span on
+    for start, end in reversed(spans):
+        since += 1000 * max(0, end - start)
+        if since >= limit * (WINDOW + now - start):
+            return True
     most = (limit * WINDOW - 1) // 1000
     short = RULES.window.base // SHORT_PARTS
     least = min(max(RULES.window.least, min(most // LIMIT_PARTS, short)), most)
