@@ -26,6 +26,7 @@ from reconciler.config.settings import (
     settings,
 )
 from reconciler.model import Scope
+from reconciler.policy import OBSERVED, Mode
 from vgpu.inventory import Units
 from vgpu.model.documentation import page
 from vgpu.model.reasons import SourceError
@@ -36,6 +37,7 @@ from vgpu.program.kube_flags import kubeconfig_flags
 from vgpu.program.node_token import node_token_flag
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say_text
+from vgpu.program.value_completion import OfferedText, words
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file
 from vgpu.sources.node_sources import NodePaths
@@ -60,6 +62,13 @@ _METAVARS: Final = {"mode": "[plan|apply]", "every": "DURATION", "cron": "EXPRES
     "ages.idle": "DURATION"
 }
 _RULES: Final = {key.name.split(".")[1]: key for key in KEYS if key.flag == _RULE_FLAG}
+
+
+_WORDS: Final = {
+    "--mode": (Mode.PLAN.value, Mode.APPLY.value),
+    "--act-on-scheme": tuple(sorted(OBSERVED)),
+}
+"""The values of flags that have few."""
 
 
 class ReconcilerOptions(msgspec.Struct, frozen=True):
@@ -179,6 +188,14 @@ _NODE_FLAGS: Final = {
 """With --scope node only."""
 
 
+def _rule_modes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """The rules; where one alone begins so, its modes."""
+    rules = [name for name in _RULES if name.startswith(incomplete.partition("=")[0])]
+    modes = [mode.value for mode in Mode] if len(rules) == 1 else [""]
+    offered = [f"{name}={mode}" for name in rules for mode in modes]
+    return [word for word in offered if word.startswith(incomplete)]
+
+
 def _from_config(key: Key) -> Decorator:
     """The flag of a key of the configuration."""
     values: dict[str, Any] = {"default": None, "help": key.help}
@@ -187,6 +204,8 @@ def _from_config(key: Key) -> Decorator:
         return click.option(f"--{name}/--no-{name}", field(key.flag), **values)
     word = key.flag.removeprefix("--").upper() if key.form.many else _METAVARS.get(key.name, "N")
     values |= {"multiple": key.form.many, "metavar": word}
+    if key.flag in _WORDS:
+        values["type"] = words(*_WORDS[key.flag])
     return click.option(key.flag, field(key.flag), **values)
 
 
@@ -242,6 +261,7 @@ policy_flags: Final = composed(
     click.option(
         _RULE_FLAG,
         "rule",
+        type=OfferedText(_rule_modes),
         multiple=True,
         metavar="NAME=MODE",
         help="How far a rule may go: off, plan or apply. Repeatable.",

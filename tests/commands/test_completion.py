@@ -1,9 +1,11 @@
 """`vgpu completion`: scripts that their shells accept, and that complete."""
 
+import json
 import os
 import subprocess
 import sys
 
+import click
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
@@ -100,6 +102,106 @@ def offered(*words, kubeconfig):
 )
 def test_a_shell_offers_the_names_of_the_cluster(cluster, words, names):
     assert offered(*words, kubeconfig=cluster) == names
+
+
+def completed(*words):
+    """What a shell offers in place of the last word: texts, or the kind of path."""
+    *typed, incomplete = words
+    completion = BashComplete(main, {}, "vgpu", "_VGPU_COMPLETE")
+    items = completion.get_completions(list(typed), incomplete)
+    return [each.value if each.type == "plain" else each.type for each in items]
+
+
+@pytest.fixture
+def dump(tmp_path):
+    """A dump with the objects and without Namespaces."""
+    items = [item for item in ITEMS if item["kind"] != "Namespace"]
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("explain --from {} node gpu", ["gpu-1", "gpu-2"]),
+        ("explain node --from {} gpu", ["gpu-1", "gpu-2"]),
+        ("explain gpu --from {} cpu", ["cpu-1/"]),
+        ("explain --from {} pod m", ["ml/", "mlops/"]),
+        ("explain --from {} pod ml/t", ["ml/train-0", "ml/train-1"]),
+        ("explain --from {} ml/t", ["ml/train-0", "ml/train-1"]),
+        ("inspect --from {} gpu-2", ["gpu-2"]),
+        ("inspect --from {} --namespace mlo", ["mlops"]),
+        ("fit --from {} --pod ml/train-1", ["ml/train-1"]),
+        ("fit --from {} --drain g", ["gpu-1", "gpu-2"]),
+        ("quota manifests --from {} -n ml", ["ml", "mlops"]),
+        ("reconcile plan --from {} --namespace ml", ["ml", "mlops"]),
+        ("reconcile --from {} --plan-namespace ml", ["ml", "mlops"]),
+    ],
+)
+def test_a_shell_offers_the_names_of_a_dump(dump, words, names):
+    assert completed(*words.format(dump).split()) == names
+
+
+def test_a_dump_that_cannot_be_read_offers_nothing_and_prints_nothing(tmp_path, capfd):
+    broken = tmp_path / "broken.json"
+    broken.write_text("no JSON")
+    for path in (broken, tmp_path / "none", "-"):
+        assert completed("explain", "--from", str(path), "node", "") == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("group", ["reconcile", "explain", "quota"])
+def test_the_flags_of_a_groups_commands_are_offered_before_the_command(group):
+    root = click.Context(main, resilient_parsing=True)
+    commands = main.get_command(root, group).commands
+    for option in (each for command in commands.values() for each in command.params):
+        if isinstance(option, click.Option):
+            assert {*option.opts} <= {*completed(group, "-")}
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("reconcile --ru", ["--rule"]),
+        ("reconcile plan --ru", ["--rule"]),
+        ("reconcile --rule refu", ["refused=off", "refused=plan", "refused=apply"]),
+        ("reconcile apply --rule stale_lock=a", ["stale_lock=apply"]),
+        ("reconcile plan --rule stale_", ["stale_lock=", "stale_handshake="]),
+        ("reconcile run --mode a", ["apply"]),
+        ("reconcile --scope n", ["node"]),
+        ("reconcile plan --act-on-scheme n", ["nvidia"]),
+        ("reconcile restore audit", ["file"]),
+    ],
+)
+def test_a_shell_offers_the_values_of_the_reconcilers_flags(words, offers):
+    assert sorted(completed(*words.split())) == sorted(offers)
+
+
+def test_each_flag_for_a_path_a_node_or_a_namespace_offers_them(cluster, monkeypatch):
+    """The metavar says what a value is."""
+    monkeypatch.setenv("KUBECONFIG", cluster[1])
+    expected = {"FILE": "file", "SOCKET": "file", "DIR": "dir", "FOLDER": "dir"}
+    expected |= {"NODE": "gpu-1", "NAMESPACE": "ml", "PLAN-NAMESPACE": "ml"}
+    seen = set()
+    for words, command in every_command("", main):
+        for option in command.params:
+            if isinstance(option, click.Option) and option.metavar in expected:
+                context = click.Context(command, resilient_parsing=True)
+                items = option.shell_complete(context, "")
+                offered = {each.value if each.type == "plain" else each.type for each in items}
+                assert expected[option.metavar] in offered, (words, option.opts)
+                seen.add(option.metavar)
+    assert seen == {*expected}
+
+
+def every_command(words, command):
+    """All commands, each with its words."""
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, resilient_parsing=True)
+        for name in command.list_commands(context):
+            yield from every_command(f"{words} {name}", command.get_command(context, name))
 
 
 def test_without_a_cluster_nothing_is_offered_and_nothing_is_printed(tmp_path, capfd):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from vgpu.model.documentation import page
 from vgpu.program import cluster_names
@@ -77,6 +78,15 @@ class _ExplainGroup(FlagsFirstGroup):
         """As click does it; what has a slash is a pod."""
         is_pod = args[0] not in self.commands and "/" in args[0]
         return super().resolve_command(ctx, ["pod", *args] if is_pod else args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and, where none of them begins so, the pods."""
+        items = super().shell_complete(ctx, incomplete)
+        if items or not incomplete or incomplete.startswith("-"):
+            return items
+        with self.context_of(ctx, "pod") as own:
+            (name,) = (each for each in own.command.params if each.name == "name")
+            return name.shell_complete(own, incomplete)
 
 
 @click.group("explain", cls=_ExplainGroup, epilog=EPILOG, context_settings=_SETTINGS)
