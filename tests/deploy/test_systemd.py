@@ -61,6 +61,19 @@ def test_systemd_understands_every_line(analyze):
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_systemctl_enables_it_for_the_start_of_the_machine(tmp_path):
+    """On a folder in place of the machine's own one, so that nothing starts."""
+    systemctl = required_tool("systemctl", "systemd")
+    units = tmp_path / "etc" / "systemd" / "system"
+    units.mkdir(parents=True)
+    (units / UNIT.name).write_bytes(UNIT.read_bytes())
+    subprocess.run(
+        [systemctl, f"--root={tmp_path}", "enable", UNIT.stem], check=True, capture_output=True
+    )
+    (link,) = units.glob("*.wants/*")
+    assert link.relative_to(units).parts == ("multi-user.target.wants", UNIT.name)
+
+
 def test_systemd_finds_little_exposed(analyze):
     result = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager")
     assert result.returncode == 0, result.stdout
