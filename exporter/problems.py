@@ -1,7 +1,9 @@
 """The problems of a node as sentences for the status page. Pure."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -38,9 +40,35 @@ SERIOUS = frozenset(
 )
 """Conflicts in which a container uses a device that was not allocated to it, or none."""
 
-
 COLLECTORS = "collectors"
 """The part of the status page with the collectors."""
+
+
+_CONFLICTS: Final = "alerts/VgpuAllocationConflict"
+
+CONFLICT_RUNBOOKS: Final[Mapping[ConflictKind, str]] = {
+    ConflictKind.GPU_DIFFERS: "card_drift",
+    ConflictKind.FILE_DIFFERS: _CONFLICTS,
+    ConflictKind.SIZE_DIFFERS: _CONFLICTS,
+    ConflictKind.LIMIT_DIFFERS: _CONFLICTS,
+    ConflictKind.NODE_DIFFERS: _CONFLICTS,
+    ConflictKind.DOUBLE_BOOKED: "double_booked",
+    ConflictKind.OVERCOMMITTED: "double_booked",
+    ConflictKind.HELD_BY_NOBODY_ALIVE: _CONFLICTS,
+    ConflictKind.OUTLIVES_POD: _CONFLICTS,
+    ConflictKind.RUNNING_WITHOUT_DEVICE: "running_without_device",
+    ConflictKind.PROCESS_WITHOUT_ALLOCATION: "unowned_process",
+    ConflictKind.DEVICE_MISSING: "lost_device",
+    ConflictKind.DEVICE_UNHEALTHY: "lost_device",
+    ConflictKind.RESOURCE_CLAIM_LEFT: "resource_claim",
+    ConflictKind.CDI_SPEC_MISSING: "resource_claim",
+    ConflictKind.MALFORMED: "malformed_object",
+}
+"""The runbook of each kind of conflict."""
+
+_REGIONS: Final = "runbooks/orphan_shim_dir"
+_PLAN: Final = "vgpu reconcile plan --scope node"
+_ON_NODE: Final = "vgpu doctor node"
 
 
 class ProblemSeverity(IntEnum):
@@ -60,15 +88,43 @@ XID_SEVERITIES = {
 """As severe as the alert; None is an XID that is not known."""
 
 
+class Detail(msgspec.Struct, frozen=True, order=True):
+    """What the status page has about an object that no part of it shows otherwise.
+
+    Attributes:
+        name: the object, for people.
+        command: what to type to find the cause.
+        page: its page in the documentation.
+    """
+
+    name: str
+    command: str
+    page: str
+
+    @property
+    def place(self) -> str:
+        """The fragment of its row."""
+        return f"{self.page}:{self.name}"
+
+
 class Problem(msgspec.Struct, frozen=True, order=True):
     """One sentence with its severity.
 
-    ``place`` is the part of the status page that has more: a device's UUID, or ``COLLECTORS``.
+    ``place`` is the part of the status page that has more: a device's UUID, ``COLLECTORS``, or the
+    row of ``detail``.
     """
 
     severity: ProblemSeverity
     text: str
-    place: str = ""
+    place: str
+    detail: Detail | None = None
+
+
+def _problem(severity: ProblemSeverity, text: str, device: str, detail: Detail) -> Problem:
+    """It leads to the device, or to the row of ``detail`` if the page shows no device for it."""
+    return (
+        Problem(severity, text, device) if device else Problem(severity, text, detail.place, detail)
+    )
 
 
 def problems(view: ExporterView) -> list[Problem]:
@@ -88,7 +144,7 @@ def exporter_problems(view: ExporterView) -> Iterator[Problem]:
     """A sample that failed."""
     if view.is_withdrawn:
         text = "The last sample failed, so there is no data of the node: the log has the reason."
-        yield Problem(ProblemSeverity.ERROR, text)
+        yield Problem(ProblemSeverity.ERROR, text, COLLECTORS)
 
 
 def collector_problems(view: ExporterView) -> Iterator[Problem]:
@@ -127,7 +183,8 @@ def device_problems(view: ExporterView) -> Iterator[Problem]:
             device = names.get(xid.device, xid.device) or "an unknown device"
             text = f"{described(xid.xid)} on {device}, {ago:.0f} s ago."
             place = xid.device if xid.device in names else ""
-            yield Problem(XID_SEVERITIES[severity_of(xid.xid)], text, place)
+            detail = Detail(device, _ON_NODE, "xids")
+            yield _problem(XID_SEVERITIES[severity_of(xid.xid)], text, place, detail)
 
 
 def gpu_name(gpu: Gpu) -> str:
@@ -145,18 +202,34 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
         if limit and used and share.is_over_limit:
             excess = f"{short_size(used - limit)} over its limit of {short_size(limit)}"
             text = f"{name} uses {short_size(used)}, {excess}."
-            yield Problem(ProblemSeverity.ERROR, text, share.device)
+            detail = _of_pod(share, "runbooks/over_limit")
+            yield _problem(ProblemSeverity.ERROR, text, share.device, detail)
         if accounted is not None and accounted.phantom:
             text = (
                 f"{name}: dead processes still claim {short_size(accounted.phantom)} in its region."
             )
-            yield Problem(ProblemSeverity.WARNING, text, share.device)
+            detail = _of_pod(share, "inspect")
+            yield _problem(ProblemSeverity.WARNING, text, share.device, detail)
     devices = {(share.pod.uid, share.container): share.device for share in view.usage.shares}
     for row in view.usage.containers:
         if row.blocked:
             text = f"{who(row)} is held back for a higher priority."
             place = devices.get((row.pod.uid, row.container), "")
-            yield Problem(ProblemSeverity.WARNING, text, place)
+            detail = _of_pod(row, "runbooks/alerts/VgpuContainerBlocked")
+            yield _problem(ProblemSeverity.WARNING, text, place, detail)
+
+
+def _of_pod(row: ShareUsage | ContainerUsage, page: str) -> Detail:
+    return Detail(who(row), _explain(row.pod), page)
+
+
+def _explain(pod: PodRef) -> str:
+    """The command about a pod; about the node if the pod has no name."""
+    return (
+        shlex.join(("vgpu", "explain", "pod", f"{pod.namespace}/{pod.name}"))
+        if pod.name
+        else _ON_NODE
+    )
 
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
@@ -173,7 +246,15 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
         if not paths or not paths <= orphaned:
             text = conflict_text(conflict, names, gpus)
             place = conflict.device if conflict.device in shown else ""
-            yield Problem(_severity(conflict), text, place)
+            yield _problem(_severity(conflict), text, place, _of_conflict(conflict))
+
+
+def _of_conflict(conflict: Conflict) -> Detail:
+    """About the pod, the device or, where several of both conflict, the kind of the conflict."""
+    page = f"runbooks/{CONFLICT_RUNBOOKS[conflict.kind]}"
+    if conflict.pod is not None:
+        return Detail(named(conflict.pod, conflict.container), _explain(conflict.pod), page)
+    return Detail(conflict.device or conflict.kind.explanation, _PLAN, page)
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:
@@ -238,17 +319,18 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
     """Failed pods and regions without an owner."""
     for status in view.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
-            name = f"{status.ref.namespace}/{status.ref.name}"
-            yield Problem(
-                ProblemSeverity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}."
-            )
+            name = named(status.ref, "")
+            text = f"Pod {name} is Failed: {status.reason or 'no reason'}."
+            detail = Detail(name, _explain(status.ref), "runbooks/alerts/VgpuStuckPods")
+            yield Problem(ProblemSeverity.ERROR, text, detail.place, detail)
     for orphan in view.usage.orphans or ():
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
-        yield Problem(ProblemSeverity.WARNING, text)
+        detail = Detail(orphan.path, _PLAN, _REGIONS)
+        yield Problem(ProblemSeverity.WARNING, text, detail.place, detail)
     for container in view.usage.released or ():
-        yield Problem(
-            ProblemSeverity.NOTE, f"{who(container)} has ended; its region is still there."
-        )
+        text = f"{who(container)} has ended; its region is still there."
+        detail = Detail(who(container), _PLAN, _REGIONS)
+        yield Problem(ProblemSeverity.NOTE, text, detail.place, detail)
 
 
 def who(row: ShareUsage | ContainerUsage) -> str:

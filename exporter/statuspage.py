@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +18,8 @@ from exporter.problems import COLLECTORS, Problem, ProblemSeverity, problems, sh
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import Holding
 from vgpu.ledger.container_usage import ShareUsage
+from vgpu.model.addresses import SITE
+from vgpu.model.documentation import page
 from vgpu.model.names import Phase
 from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpu.model.units import count, percent
@@ -62,6 +65,7 @@ class DeviceShare(msgspec.Struct, frozen=True):
 
 def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
     """The whole page, in UTF-8."""
+    found = problems(view)
     return PAGE.substitute(
         refresh=REFRESH_SECONDS,
         node=escape(view.node),
@@ -69,8 +73,9 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
         interval=f"{view.interval:g}",
         version=escape(view.build.get("version", "")),
         metrics=escape(metrics_path),
-        problems=problem_list(problems(view)),
+        problems=problem_list(found),
         gpu_sections="\n".join(gpu_sections(view)) or no_gpu_section(view),
+        details=details_section(found),
         collectors=collector_table(view),
     ).encode()
 
@@ -95,10 +100,30 @@ def problem_list(problems_found: list[Problem]) -> str:
 def problem_item(problem: Problem) -> str:
     """The severity as a word, and the text, which leads to the part of the page with more."""
     severity = ProblemSeverity(problem.severity).name.lower()
-    text = escape(problem.text)
-    if problem.place:
-        text = f'<a href="#{escape(problem.place)}">{text}</a>'
-    return f'<li class="{severity}"><b>{severity}</b> {text}</li>'
+    link = f'<a href="#{quote(problem.place)}">{escape(problem.text)}</a>'
+    return f'<li class="{severity}"><b>{severity}</b> {link}</li>'
+
+
+def details_section(problems_found: Iterable[Problem]) -> str:
+    """What has a problem and is no GPU: the command that finds the cause, and the documentation."""
+    details = dict.fromkeys(problem.detail for problem in problems_found if problem.detail)
+    rows: list[list[Cell]] = [
+        [
+            ("who", "Object", f'<span id="{escape(detail.place)}">{escape(detail.name)}</span>'),
+            ("", "Find the cause", f"<code>{escape(detail.command)}</code>"),
+            ("", "Documentation", documentation_link(detail.page)),
+        ]
+        for detail in details
+    ]
+    head = (("", "Object"), ("", "Find the cause"), ("", "Documentation"))
+    return section("Pods and regions", "", table(head, rows), name="details") if rows else ""
+
+
+def documentation_link(name: str) -> str:
+    """A page of the documentation; where it has no address, its file."""
+    return (
+        f'<a href="{escape(page(name))}">{escape(name)}</a>' if SITE else f"docs/{escape(name)}.md"
+    )
 
 
 def device_shares(view: ExporterView) -> Mapping[str, list[DeviceShare]]:

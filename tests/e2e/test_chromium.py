@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.problems import Problem, ProblemSeverity, conflict_text
+from exporter.problems import COLLECTORS, Problem, ProblemSeverity, conflict_text
 from exporter.statuspage import PAGE, problem_list
 from simulator.demo import demo
 from tests.e2e.chromium import Chromium, pixels
@@ -131,7 +131,9 @@ def test_a_phone_never_scrolls_sideways(browser, url, width):
 def test_a_problem_of_any_length_fits_a_phones_screen(browser, tmp_path):
     texts = [conflict_text(conflict, {}, {}) for conflict in long_conflicts()]
     parts = dict.fromkeys(PAGE.get_identifiers(), "")
-    parts["problems"] = problem_list([Problem(ProblemSeverity.ERROR, text) for text in texts])
+    parts["problems"] = problem_list(
+        [Problem(ProblemSeverity.ERROR, text, COLLECTORS) for text in texts]
+    )
     page = tmp_path / "long.html"
     page.write_text(PAGE.substitute(parts))
     tab = browser.open(page.as_uri(), **PHONE)

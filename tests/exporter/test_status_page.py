@@ -2,26 +2,39 @@
 
 import html
 import re
+from urllib.parse import unquote
 
 import pytest
 from msgspec import structs
 
 from exporter import statuspage
 from exporter.allocations import AllocationTotals
-from exporter.problems import COLLECTORS, Problem, ProblemSeverity, conflict_text, problems
+from exporter.problems import (
+    COLLECTORS,
+    CONFLICT_RUNBOOKS,
+    Problem,
+    ProblemSeverity,
+    conflict_text,
+    problems,
+)
 from exporter.view import ExporterView, GpuRow
+from tests.support.environment import ROOT
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
 from tests.support.usage import usage_of
-from vgpu.ledger import ConflictKind, Holding, Ledger
-from vgpu.ledger.container_usage import NodeUsage, ShareUsage
+from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
+from vgpu.ledger.regions import Accounted
 from vgpu.model.allocation import Share
-from vgpu.model.facts import Gpu, XidCount
+from vgpu.model.facts import Gpu, PodSummary, Region, RegionFile, XidCount
 from vgpu.model.names import Phase, PodRef, Scheme, Source
 from vgpu.model.reasons import Reason
 from vgpu.model.units import GIB
 from vgpu.model.xids import RECENT_SECONDS
 from vgpu.sources.samples import CollectorRow
 
+RUNBOOKS = set(CONFLICT_RUNBOOKS.values())
+REGION = Region("", (), (), 0, 0, 0, 0, None, None, None)
+PHANTOM = Accounted(0, 0, 0, 0, total=0, phantom=1, processes=0, sm_utilization=None)
 SHARES = (
     ("anna", "GPU-0"),
     ("bao", "GPU-0"),
@@ -146,6 +159,67 @@ def test_a_problem_has_its_severity_as_a_word_and_leads_to_the_part_of_the_page_
     assert "<b>warning</b> <a href=" in collectors
     assert html.escape(text) in collectors
     assert f' id="{COLLECTORS}"' in page
+
+
+def every_problem():
+    """A view for each kind of problem, with the GPU that it is about, without it, and unnamed."""
+    nobody, pod = PodRef("uid-gus", "", ""), PodRef("uid-gus", "team", "gus")
+    blocked = ContainerUsage(pod, "main", Scheme.VOLCANO, Source.SHIM, blocked=True)
+    row = CollectorRow("nvml", False, 0.1, None, 0.0, {Reason.TIMEOUT: 1}, {}, {})
+    yield "withdrawn", structs.replace(NOTHING, is_withdrawn=True)
+    yield "collector", structs.replace(NOTHING, collectors=(row,))
+    yield "stuck", structs.replace(NOTHING, collectors=(structs.replace(row, stuck_seconds=9.0),))
+    yield "missing GPUs", structs.replace(NOTHING, driver="580", gpus_expected=1)
+    gone = tuple(structs.replace(gpu, answers=False) for gpu in view_of(()).gpus)
+    yield "silent GPUs", structs.replace(view_of(()), gpus=gone)
+    yield (
+        "failed pod",
+        structs.replace(NOTHING, statuses=(PodSummary(pod, "Failed", "OutOfcpu", wants_gpu=True),)),
+    )
+    region = RegionFile("/regions/uid-hal_main/x.cache", "uid-hal", "main", REGION)
+    yield (
+        "regions",
+        structs.replace(NOTHING, usage=NodeUsage(orphans=(region,), released=(blocked,))),
+    )
+    for device in ("GPU-1", "GPU-9", ""):
+        yield f"XID on {device}", structs.replace(view_of(()), xids=(XidCount(device, 79, 1, 0.0),))
+        over = ShareUsage(device, pod, "main", limit_bytes=1, used_bytes=3, accounted=PHANTOM)
+        yield f"share of {device}", structs.replace(view_of(()), usage=usage_of(over))
+        yield (
+            f"blocked on {device}",
+            structs.replace(NOTHING, usage=NodeUsage(containers=(blocked,))),
+        )
+        for kind in ConflictKind:
+            conflicts = tuple(
+                Conflict(kind, device, ref, "main" if ref else "") for ref in (pod, nobody, None)
+            )
+            totals = AllocationTotals(Ledger("n", (), conflicts=conflicts))
+            yield f"{kind} of {device}", structs.replace(view_of(()), allocations=totals)
+
+
+@pytest.mark.parametrize(("kind", "view"), list(every_problem()))
+def test_each_problem_is_a_link_to_one_place_on_the_page(kind, view):
+    page = statuspage.render(view, 0.0, "/metrics").decode()
+    items = re.findall("<li [^>]*>(.*?)</li>", page)
+    assert len(items) == len(problems(view)) > 0, kind
+    ids = [html.unescape(each) for each in re.findall(r' id="([^"]*)"', page)]
+    for item in items:
+        (fragment,) = re.findall(r'</b> <a href="#([^"]+)">', item)
+        assert ids.count(unquote(fragment)) == 1, item
+
+
+def test_an_object_that_is_no_gpu_has_the_command_and_the_documentation_of_its_problem():
+    view = dict(every_problem())["failed pod"]
+    page = statuspage.render(view, 0.0, "/metrics").decode()
+    assert "<code>vgpu explain pod team/gus</code>" in page
+    assert "docs/runbooks/alerts/VgpuStuckPods.md" in page
+
+
+def test_the_documentation_has_a_page_for_each_problem():
+    found = [each for _, view in every_problem() for each in problems(view) if each.detail]
+    assert {each.detail.page for each in found} >= {f"runbooks/{page}" for page in RUNBOOKS}
+    for each in found:
+        assert (ROOT / "docs" / f"{each.detail.page}.md").exists(), each
 
 
 @pytest.mark.parametrize(("expected", "words"), [(3, "1 of 3 GPUs that"), (2, None), (1, None)])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from exporter.problems import Problem, ProblemSeverity
+from exporter.problems import COLLECTORS, Problem, ProblemSeverity
 from vgpucli.demo import command as demo
 
 PAGE = SimpleNamespace(
@@ -16,7 +16,7 @@ PAGE = SimpleNamespace(
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_long_problem_is_wrapped(monkeypatch, columns):
-    long = Problem(ProblemSeverity.WARNING, "words " * 120)
+    long = Problem(ProblemSeverity.WARNING, "words " * 120, COLLECTORS)
     monkeypatch.setattr(demo, "problems", lambda _: [long])
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = demo.first_summary("http://localhost:1", PAGE).splitlines()
