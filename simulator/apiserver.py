@@ -1,9 +1,9 @@
 """A small API server on loopback, for the demo and for tests: Kubernetes' HTTP over a store.
 
-Lists, single objects, watches, creations, replacements, merge patches, JSON patches of a node's
-status, bindings and evictions, of the few kinds that the product knows, with Kubernetes' paths,
-status codes and ``Status`` bodies; every client may do everything. Tests with a real API server
-show what a real one does.
+Discovery, lists, single objects, watches, creations, replacements, merge patches, JSON patches of
+a node's status, bindings and evictions, of the few kinds that the product knows, with Kubernetes'
+paths, status codes and ``Status`` bodies; every client may do everything. Tests with a real API
+server show what a real one does.
 """
 
 import json
@@ -12,7 +12,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from simulator.store import Json, ObjectStore, Selector, StoreError
+from simulator.store import EVERYTHING, Json, ObjectStore, Selector, StoreError
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
@@ -67,9 +67,10 @@ class _Target(msgspec.Struct, frozen=True):
     def selector(self) -> Selector:
         """The selector of the request. Raises StoreError."""
         labels = self.query.get("labelSelector", "")
-        fields = _equalities(self.query.get("fieldSelector", ""))
+        fields, unequal = _field_terms(self.query.get("fieldSelector", ""))
         try:
-            return Selector(self.namespace, fields, *([parse_selector(labels)] if labels else ()))
+            selects = parse_selector(labels) if labels else EVERYTHING.selects
+            return Selector(self.namespace, fields, selects, unequal)
         except ValueError as error:
             raise _bad_request(str(error)) from error
 
@@ -167,8 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         try:
             body = self._body()
-            if self.command == "GET" and self.path in _DISCOVERY:
-                self._send(HTTPStatus.OK, _DISCOVERY[self.path])
+            about_itself = _DISCOVERY.get(urlsplit(self.path).path)
+            if self.command == "GET" and about_itself is not None:
+                self._send(HTTPStatus.OK, about_itself)
                 return
             target = self._target()
             if self.command == "GET" and target.query.get("watch") in ("true", "1"):
@@ -319,32 +321,66 @@ _CUSTOM: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Kinds of Volcano, of which the server has the names alone."""
 
-_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    **{
-        version: tuple(kind.plural for kind in ALL_KINDS if kind.api_version == version)
-        for version in sorted({kind.api_version for kind in ALL_KINDS if kind.group})
-    },
-    **_CUSTOM,
+_VERBS: Final = ("create", "get", "list", "patch", "update", "watch")
+"""What a client may do with the objects of each kind."""
+
+_SHORT_NAMES: Final = {
+    "configmaps": ("cm",),
+    "namespaces": ("ns",),
+    "nodes": ("no",),
+    "pods": ("po",),
+    "resourcequotas": ("quota",),
 }
-"""The plurals of the kinds, by the versions of their groups."""
+"""The short names of kubectl."""
+
+
+def _resource(kind: ApiKind[Any]) -> Json:
+    return {
+        "name": kind.plural,
+        "singularName": kind.name.lower(),
+        "namespaced": kind.namespaced,
+        "kind": kind.name,
+        "verbs": _VERBS,
+        "shortNames": _SHORT_NAMES.get(kind.plural, ()),
+    }
+
+
+_RESOURCES: Final[Mapping[str, tuple[Json, ...]]] = {
+    **{
+        version: tuple(_resource(kind) for kind in ALL_KINDS if kind.api_version == version)
+        for version in sorted({kind.api_version for kind in ALL_KINDS})
+    },
+    **{
+        version: tuple({"name": plural, "kind": plural, "verbs": ()} for plural in plurals)
+        for version, plurals in _CUSTOM.items()
+    },
+}
+"""The kinds, by the versions of their groups."""
+
+
+def _groups() -> Iterator[Json]:
+    """Each group with its versions; the first one is preferred."""
+    versions = [tuple(version.split("/")) for version in _RESOURCES if "/" in version]
+    for group in dict.fromkeys(group for group, _ in versions):
+        listed = [
+            {"groupVersion": f"{group}/{version}", "version": version}
+            for name, version in versions
+            if name == group
+        ]
+        yield {"name": group, "versions": listed, "preferredVersion": listed[0]}
+
 
 _DISCOVERY: Final[Mapping[str, Json]] = {
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.4-simulated"},
-    "/apis": {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [
-            {"name": version.partition("/")[0], "versions": [{"groupVersion": version}]}
-            for version in _VERSIONS
-        ],
-    },
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(_groups())},
     **{
-        f"/apis/{version}": {
+        f"/{'apis' if '/' in version else 'api'}/{version}": {
             "kind": "APIResourceList",
             "groupVersion": version,
-            "resources": [{"name": plural} for plural in plurals],
+            "resources": resources,
         }
-        for version, plurals in _VERSIONS.items()
+        for version, resources in _RESOURCES.items()
     },
 }
 """The answers about the server itself."""
@@ -368,15 +404,19 @@ def _bad_request(message: str) -> StoreError:
     return StoreError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
-def _equalities(text: str) -> dict[str, str]:
-    """``a=b,c==d`` by key. Raises StoreError for any other selector of fields."""
-    wanted = {}
+def _field_terms(text: str) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """``a=b,c==d`` by key, and the pairs of ``e!=f``. Raises StoreError for any other selector."""
+    equal: dict[str, str] = {}
+    unequal: list[tuple[str, str]] = []
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
-        if not equals or key.endswith("!"):
-            raise _bad_request(f"this simulator selects fields by equality only, not by {part!r}")
-        wanted[key] = value.removeprefix("=")
-    return wanted
+        if not equals:
+            raise _bad_request(f"this simulator selects fields by = and != only, not by {part!r}")
+        if key.endswith("!"):
+            unequal.append((key.removesuffix("!"), value))
+        else:
+            equal[key] = value.removeprefix("=")
+    return equal, tuple(unequal)
 
 
 def _whole(target: _Target, body: Json) -> Json:

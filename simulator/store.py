@@ -54,11 +54,15 @@ class StoreError(Exception):  # the server's answer, and no fault of its own
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Selects the objects of a namespace ("" for all) with these fields, and by their labels."""
+    """Selects the objects of a namespace ("" for all) with these fields, and by their labels.
+
+    ``unequal`` are pairs of a field and a value that it must not have.
+    """
 
     namespace: str = ""
     fields: Mapping[str, str] = {}
     selects: Selects = lambda _: True
+    unequal: tuple[tuple[str, str], ...] = ()
 
     def chooses(self, document: Json) -> bool:
         """Whether it selects the object; a missing field is empty."""
@@ -66,6 +70,7 @@ class Selector(msgspec.Struct, frozen=True):
         return (
             self.namespace in ("", meta.get("namespace"))
             and all(_field(document, path) == text for path, text in self.fields.items())
+            and all(_field(document, path) != text for path, text in self.unequal)
             and self.selects(meta.get("labels") or {})
         )
 

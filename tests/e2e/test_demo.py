@@ -123,6 +123,18 @@ def test_the_commands_that_the_demo_suggests_can_be_run(running, env):
     assert "To be done: 3\n" in again.stdout
 
 
+def test_kubectl_reads_the_demos_cluster(env, tools, tmp_path):
+    """By discovery, as it asks every server."""
+
+    def kubectl(*words):
+        command = [tools.path("kubectl"), f"--cache-dir={tmp_path}", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"^training +train-2 ", kubectl("get", "pods", "-A"), re.MULTILINE)
+    described = kubectl("describe", "node", "gpu-node-4")
+    assert re.search(r"^  training +train-0 ", described, re.MULTILINE)
+
+
 def test_the_audit_is_beside_the_kubeconfig(env):
     audit = Path(env["KUBECONFIG"]).with_name("audit.jsonl")
     assert len(audit.read_text().splitlines()) >= 14

@@ -235,7 +235,6 @@ def show_more(kubeconfig: str) -> None:
     say("  To try more, type in another terminal, in this folder:")
     for line, why in lines:
         say(f"    {line:<{width}}   # {why}" if why else f"    {line}")
-    say("  kubectl cannot read this cluster: it has only what vgpu asks for.")
     say()
 
 
