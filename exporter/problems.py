@@ -88,7 +88,7 @@ XID_SEVERITIES = {
 """As severe as the alert; None is an XID that is not known."""
 
 
-class Detail(msgspec.Struct, frozen=True, order=True):
+class ProblemDetail(msgspec.Struct, frozen=True, order=True):
     """What the status page has about an object that no part of it shows otherwise.
 
     Attributes:
@@ -117,10 +117,10 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     severity: ProblemSeverity
     text: str
     place: str
-    detail: Detail | None = None
+    detail: ProblemDetail | None = None
 
 
-def _problem(severity: ProblemSeverity, text: str, device: str, detail: Detail) -> Problem:
+def _problem(severity: ProblemSeverity, text: str, device: str, detail: ProblemDetail) -> Problem:
     """It leads to the device, or to the row of ``detail`` if the page shows no device for it."""
     return (
         Problem(severity, text, device) if device else Problem(severity, text, detail.place, detail)
@@ -183,7 +183,7 @@ def device_problems(view: ExporterView) -> Iterator[Problem]:
             device = names.get(xid.device, xid.device) or "an unknown device"
             text = f"{described(xid.xid)} on {device}, {ago:.0f} s ago."
             place = xid.device if xid.device in names else ""
-            detail = Detail(device, _ON_NODE, "xids")
+            detail = ProblemDetail(device, _ON_NODE, "xids")
             yield _problem(XID_SEVERITIES[severity_of(xid.xid)], text, place, detail)
 
 
@@ -219,8 +219,8 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
             yield _problem(ProblemSeverity.WARNING, text, place, detail)
 
 
-def _of_pod(row: ShareUsage | ContainerUsage, page: str) -> Detail:
-    return Detail(who(row), _explain(row.pod), page)
+def _of_pod(row: ShareUsage | ContainerUsage, page: str) -> ProblemDetail:
+    return ProblemDetail(who(row), _explain(row.pod), page)
 
 
 def _explain(pod: PodRef) -> str:
@@ -249,12 +249,12 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
             yield _problem(_severity(conflict), text, place, _of_conflict(conflict))
 
 
-def _of_conflict(conflict: Conflict) -> Detail:
+def _of_conflict(conflict: Conflict) -> ProblemDetail:
     """About the pod, the device or, where several of both conflict, the kind of the conflict."""
     page = f"runbooks/{CONFLICT_RUNBOOKS[conflict.kind]}"
     if conflict.pod is not None:
-        return Detail(named(conflict.pod, conflict.container), _explain(conflict.pod), page)
-    return Detail(conflict.device or conflict.kind.explanation, _PLAN, page)
+        return ProblemDetail(named(conflict.pod, conflict.container), _explain(conflict.pod), page)
+    return ProblemDetail(conflict.device or conflict.kind.explanation, _PLAN, page)
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:
@@ -321,15 +321,15 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
         if status.wants_gpu and status.phase == "Failed":
             name = named(status.ref, "")
             text = f"Pod {name} is Failed: {status.reason or 'no reason'}."
-            detail = Detail(name, _explain(status.ref), "runbooks/alerts/VgpuStuckPods")
+            detail = ProblemDetail(name, _explain(status.ref), "runbooks/alerts/VgpuStuckPods")
             yield Problem(ProblemSeverity.ERROR, text, detail.place, detail)
     for orphan in view.usage.orphans or ():
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
-        detail = Detail(orphan.path, _PLAN, _REGIONS)
+        detail = ProblemDetail(orphan.path, _PLAN, _REGIONS)
         yield Problem(ProblemSeverity.WARNING, text, detail.place, detail)
     for container in view.usage.released or ():
         text = f"{who(container)} has ended; its region is still there."
-        detail = Detail(who(container), _PLAN, _REGIONS)
+        detail = ProblemDetail(who(container), _PLAN, _REGIONS)
         yield Problem(ProblemSeverity.NOTE, text, detail.place, detail)
 
 

@@ -179,7 +179,7 @@ def test_a_shell_offers_the_values_of_the_reconcilers_flags(words, offers):
 
 
 def test_each_flag_for_a_path_a_node_or_a_namespace_offers_them(cluster, monkeypatch):
-    """The metavar says what a value is."""
+    """The metavar names what a value is."""
     monkeypatch.setenv("KUBECONFIG", cluster[1])
     expected = {"FILE": "file", "SOCKET": "file", "DIR": "dir", "FOLDER": "dir"}
     expected |= {"NODE": "gpu-1", "NAMESPACE": "ml", "PLAN-NAMESPACE": "ml"}
@@ -196,7 +196,7 @@ def test_each_flag_for_a_path_a_node_or_a_namespace_offers_them(cluster, monkeyp
 
 
 def every_command(words, command):
-    """All commands, each with its words."""
+    """All commands, each with the words that call it."""
     yield words, command
     if isinstance(command, click.Group):
         context = click.Context(command, resilient_parsing=True)
