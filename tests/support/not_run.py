@@ -52,7 +52,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     counts = reasons(reporter)
     if counts:
         total = counts.total()
-        reporter.line(f"Not run: {total} test{'s' * (total > 1)}, status 3 unless SKIP_MISSING=1")
+        status = config.getoption(OPTION)
+        unless = " unless SKIP_MISSING=1" if status else ""
+        reporter.line(f"Not run: {total} test{'s' * (total > 1)}, status {status}{unless}")
     for reason, number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         reporter.line(f"{number:6} {reason}")
     reporter.line(GPU_LINE)
