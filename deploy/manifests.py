@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from deploy.generate import CHART, ROOT
+from grafana.severities import BY_DEFAULT
 
 FOLDER: Final = ROOT / "deploy" / "manifests"
 NAMESPACE: Final = "vgpu-system"
@@ -213,7 +214,8 @@ MANIFESTS: Final = {
         },
     ),
     "prometheusrule.yaml": Manifest(
-        "For Prometheus Operator: alerts, of which about twenty page or warn, and recording rules.",
+        f"For Prometheus Operator: alerts, of which {len(BY_DEFAULT)} page or warn, and recording"
+        " rules.",
         ("monitoring/rules",),
         {"rules": {"enabled": True}},
     ),

@@ -9,6 +9,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from deploy.generate import CHART
+from grafana.severities import BY_DEFAULT
 from tests.support.doc_pages import BLOCK, values_files
 from tests.support.environment import ROOT, required_tool
 from vgpu import __version__
@@ -50,6 +51,13 @@ def test_each_values_file_is_whole_and_valid():
         assert not list(validator.iter_errors(values))
         assert values["image"]["repository"]
         assert values.keys() >= {"gpuNodes", "monitoring", "rules", "dashboards"}
+
+
+def test_the_number_of_alerts_that_wake_somebody_is_that_of_the_table():
+    chinese = (ROOT / "docs" / "zh" / "install.md").read_text()
+    numbers = re.findall(r"\[(\d+) of the default|; (\d+) alerts page or warn", PAGE)
+    numbers += re.findall(r"默认的 (\d+) 条|；(\d+) 条告警会呼叫", chinese)
+    assert [int(a or b) for a, b in numbers] == [len(BY_DEFAULT)] * 4
 
 
 # ---------------------------------------------------------------- Prometheus without the Operator
