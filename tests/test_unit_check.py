@@ -43,7 +43,7 @@ INSPECT, PLAN = ["inspect"], ["reconcile", "plan"]
 def notes(result):
     """The notes about units, unwrapped."""
     text = " ".join(result.stdout.split())
-    return [part for part in text.split("Note: ") if part.startswith("unit unconfirmed")]
+    return [part for part in text.split("note: ") if part.startswith("unit unconfirmed")]
 
 
 @pytest.mark.parametrize("command", [INSPECT, PLAN])

@@ -28,10 +28,10 @@ from vgpu.program.terminal import (
     DIM,
     DOUBTFUL,
     GOOD,
-    NARROWEST,
     PLAIN,
     Line,
     Piece,
+    text_width,
     write,
 )
 
@@ -107,7 +107,7 @@ def show_outcomes(console: Console, outcomes: Iterable[ActionOutcome | Undo]) ->
 
 def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
     """Print the report, and the plan below it."""
-    write(console, _report_lines(report))
+    write(console, _report_lines(report, _width(console)))
     show_plan(console, plan)
 
 
@@ -131,7 +131,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
     for note in plan.all_notes:
-        yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
+        yield from _wrapped(f"note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
         message = (
@@ -271,7 +271,7 @@ def _summary(plan: Plan) -> str:
 # ---------------------------------------------------------------- the report
 
 
-def _report_lines(report: ReportDocument) -> Iterator[Line]:
+def _report_lines(report: ReportDocument, width: int | None) -> Iterator[Line]:
     yield [("Findings by rule", BOLD)]
     longest = max((len(row.rule) for row in report.rules), default=0)
     for row in report.rules:
@@ -281,7 +281,12 @@ def _report_lines(report: ReportDocument) -> Iterator[Line]:
             (row.findings, "report only"),
         )
         counts = ", ".join(f"{number} {what}" for number, what in numbers if number)
-        yield [(f"  {row.rule:<{longest}}  {counts}", PLAIN), (f": {row.explanation}", DIM)]
+        head = f"  {row.rule:<{longest}}  {counts}"
+        if width is None or len(head) + 2 + len(row.explanation) <= width:
+            yield [(head, PLAIN), (f": {row.explanation}", DIM)]
+        else:
+            yield [(f"{head}:", PLAIN)]
+            yield from _wrapped(row.explanation, width, " " * 6, " " * 6, DIM)
     if not report.rules:
         yield [("  nothing", PLAIN)]
     yield []
@@ -311,7 +316,7 @@ def _most(title: str, most: Sequence[Most]) -> Iterator[Line]:
 
 def _width(console: Console) -> int | None:
     """Number of the terminal's columns, None without a terminal: then lines are not broken."""
-    return max(NARROWEST, console.width) if console.is_terminal else None
+    return text_width(console) if console.is_terminal else None
 
 
 def _table(rows: Sequence[_Row], width: int | None, indent: str) -> Iterator[Line]:

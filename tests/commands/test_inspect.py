@@ -54,7 +54,8 @@ Free capacity
              room for 0 more of 31.2 GiB, 80% of cores (as ml/waits wants): 0.0
              GiB of the free memory (0%) usable
 
-1 node, 2 GPUs, 2 pods with devices, 2 without, 0 conflicts, as of 2026-09-21 14:13:20 UTC
+1 node, 2 GPUs, 2 pods with devices, 2 without, 0 conflicts, as of 2026-09-21
+  14:13:20 UTC
 """
 
 

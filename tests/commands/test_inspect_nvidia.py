@@ -69,7 +69,9 @@ def test_each_way_of_sharing_has_its_limit_and_its_holders(dump):
     assert "not scheduled nvidia.com/gpu" in lines
     assert "idle nvidia.com/gpu" in lines
     assert "the node's labels do not show how they are shared: 0 of 8 units allocated" in lines
-    assert lines[-1].startswith("0 nodes, 0 GPUs, 0 pods with devices, 0 without, 0 conflicts, 6 ")
+    assert " ".join(lines[-2:]).startswith(
+        "0 nodes, 0 GPUs, 0 pods with devices, 0 without, 0 conflicts, 6 "
+    )
 
 
 def test_the_document_has_the_same(dump):

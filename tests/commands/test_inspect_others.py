@@ -44,7 +44,7 @@ def test_they_are_shown_with_what_they_are_recognised_by(tmp_path):
     ]
     assert "whole GPUs: 2 of 2 GPUs allocated" in lines
     assert not any("gpu-reservation-1 1 GPU" in line for line in lines)
-    assert "4 pods of other GPU schedulers" in lines[-1]
+    assert "4 pods of other GPU schedulers" in " ".join(lines[-2:])
 
 
 def test_the_document_has_them_and_nothing_about_them_is_pending(tmp_path):

@@ -178,4 +178,4 @@ def test_ignored_objects_of_a_dump_are_named(tmp_path, words):
     dump = tmp_path / "dump.json"
     dump.write_text(json.dumps(OTHERS | {"items": [node, *OTHERS["items"]]}))
     result = CliRunner().invoke(main, [*words, "--from", str(dump)])
-    assert "Note: 1 Deployment and 2 NetworkPolicies ignored" in result.stdout
+    assert "note: 1 Deployment and 2 NetworkPolicies ignored" in result.stdout

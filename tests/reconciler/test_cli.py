@@ -106,7 +106,7 @@ def test_a_dump_is_as_old_as_its_file_or_as_the_flag_at(dump):
 def test_a_dump_without_pods_is_no_good_news(dump):
     result = call("plan", "--from", dump([NODE]))
     assert result.exit_code == 1
-    assert "Note: the dump has no pods" in result.stdout
+    assert "note: the dump has no pods" in result.stdout
     assert "not all pods could be seen, so nothing could be judged" in result.stderr
 
 

@@ -136,7 +136,7 @@ def test_a_plan_with_nothing_in_it_is_one_line():
 def test_a_tripped_breaker_and_what_was_not_seen_stand_on_top():
     plan = planned(*SICK, limits=Limits(breaker=0.0, breaker_floor=0))
     lines = shown(replace(plan, notes=("SharePods could not be read",))).splitlines()
-    assert lines[0] == "Note: SharePods could not be read"
+    assert lines[0] == "note: SharePods could not be read"
     assert lines[1].startswith("Circuit breaker: actions are needed for 4 objects, with")
     assert "Nothing will be done: find the common cause first." in " ".join(map(str.strip, lines))
     assert "To be done" not in "\n".join(lines)

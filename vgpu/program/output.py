@@ -9,7 +9,10 @@ Without a terminal on standard input, silence is no consent.
 """
 
 import io
+import re
+import shutil
 import sys
+import textwrap
 from typing import Final
 
 import click
@@ -21,6 +24,26 @@ def say(*lines: str, err: bool = False) -> None:
     """Print lines; a line break within one is no printable character."""
     for line in lines or ("",):
         say_text(f"{printable(line)}\n", err=err)
+
+
+def say_wrapped(*lines: str, err: bool = False) -> None:
+    """Print lines; a terminal gets sentences that fit it, and anything else whole lines.
+
+    A line with two blanks between words is a row of a table, and stays whole.
+    """
+    if not (sys.stderr if err else sys.stdout).isatty():
+        say_text("".join(f"{printable(line)}\n" for line in lines), err=err)
+        return
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    for line in map(printable, lines):
+        text = line.lstrip()
+        indent = line[: len(line) - len(text)]
+        is_row = re.search(r"\S {2}", text)
+        further = f"{indent}  "
+        wrapped = textwrap.wrap(
+            text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+        )
+        say(*([line] if is_row or not wrapped else wrapped), err=err)
 
 
 def say_text(text: str, *, err: bool = False) -> None:
@@ -41,6 +64,9 @@ def say_document(text: str) -> None:
     else:
         click.echo(text.encode(), nl=False)
 
+
+_NARROWEST: Final = 40
+"""Number of columns below which the terminal wraps the lines."""
 
 ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 """The accepted answers; the empty one is no."""

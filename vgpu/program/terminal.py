@@ -16,7 +16,10 @@ from rich.text import Text
 from vgpu.model.printable_text import printable, printable_lines
 
 NARROWEST: Final = 80
-"""Number of columns below which the terminal wraps the lines."""
+"""Number of columns below which the terminal wraps the lines of tables."""
+
+NARROWEST_TEXT: Final = 40
+"""Number of columns below which the terminal wraps sentences."""
 
 PLAIN: Final = Style()
 BOLD: Final = Style(bold=True)
@@ -37,6 +40,11 @@ def standard_output(*, stderr: bool = False) -> Console:
     if isinstance(stream, io.TextIOWrapper):  # some terminals cannot show every name
         stream.reconfigure(errors="replace")
     return Console(highlight=False, stderr=stderr)
+
+
+def text_width(console: Console) -> int:
+    """The number of columns for sentences."""
+    return max(NARROWEST_TEXT, console.width)
 
 
 def write(console: Console, lines: Iterable[Line]) -> None:

@@ -199,7 +199,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
 
         def announce(url: str, page: MetricsPage) -> None:
             say_text(f"{first_summary(url, page)}\n")
-            repair(str(kubeconfig))
+            repair(str(kubeconfig), f"{page.view.node}={url}/")
             schedule(str(kubeconfig), node.cluster.store)
             show_more(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own

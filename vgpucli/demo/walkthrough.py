@@ -30,6 +30,7 @@ from vgpu.kube.kinds import NODES, PODS
 from vgpu.kube.merge_patches import merged
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import PlacementPolicies
+from vgpu.program.exporter_pod import DEMO_PAGE
 from vgpu.program.failures import report
 from vgpu.program.kube_flags import connected
 from vgpu.program.output import say, say_text
@@ -53,11 +54,14 @@ def audit_of(kubeconfig: str) -> str:
     return str(Path(kubeconfig).with_name("audit.jsonl"))
 
 
-def repair(kubeconfig: str) -> None:
-    """Make a plan for the cluster, apply it, and make the next one."""
+def repair(kubeconfig: str, page: str) -> None:
+    """Make a plan for the cluster, apply it, and make the next one.
+
+    ``page`` is the node of the exporter and the address of its page: ``NODE=URL``.
+    """
     audit = audit_of(kubeconfig)
     say_text(f"{_REPAIR}\n")
-    _source(kubeconfig)
+    _source(kubeconfig, page)
     _reconcile("apply", "--yes", f"--audit={audit}")
     _reconcile("plan")
 
@@ -67,9 +71,9 @@ def environment_of(kubeconfig: str) -> str:
     return str(Path(kubeconfig).with_name("env"))
 
 
-def _source(kubeconfig: str) -> None:
+def _source(kubeconfig: str, page: str) -> None:
     """Write that file, and set its variables for the commands that follow."""
-    settings = {"KUBECONFIG": kubeconfig, **UNITS}
+    settings = {"KUBECONFIG": kubeconfig, DEMO_PAGE: page, **UNITS}
     lines = [f"export {name}={shlex.quote(text)}\n" for name, text in settings.items()]
     Path(environment_of(kubeconfig)).write_text("".join(lines))
     os.environ.update(settings)
@@ -105,8 +109,9 @@ fits once the first one has moved to the other GPU.
 """
 
 _SCHEDULING: Final = """\
-  A node with two GPUs of 80 GiB joins. The scheduler is asked as kube-scheduler asks an
-  extender (POST /filter, /prioritize, /bind), for one pod after the other:
+  A node with two GPUs of 80 GiB joins. The scheduler is asked as kube-scheduler
+  asks an extender (POST /filter, /prioritize, /bind), for one pod after the
+  other:
 """
 
 

@@ -25,6 +25,7 @@ from vgpu.program.terminal import (
     PLAIN,
     Line,
     standard_output,
+    text_width,
     write,
 )
 from vgpucli.doctor.model import Diagnosis, DoctorFinding, Severity
@@ -93,7 +94,7 @@ _INDENT: Final = " " * 8
 
 def show(console: Console, diagnosis: Diagnosis) -> None:
     """Print the diagnosis."""
-    write(console, _lines(diagnosis, max(80, console.width)))
+    write(console, _lines(diagnosis, text_width(console)))
 
 
 def _lines(diagnosis: Diagnosis, width: int) -> Iterator[Line]:

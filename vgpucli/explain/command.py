@@ -10,11 +10,11 @@ from click.shell_completion import CompletionItem
 
 from vgpu.model.documentation import page
 from vgpu.program import cluster_names
-from vgpu.program.exporter_pod import port_forward
+from vgpu.program.exporter_pod import page_lines
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import say
+from vgpu.program.output import say, say_wrapped
 from vgpucli.document_output import print_document
 from vgpucli.flags import ACCESS, unit_flags
 from vgpucli.measure_flags import measure_flags, measuring
@@ -148,8 +148,8 @@ def explain_node_command(*, name: str, **flags: Any) -> None:
     if node is not None:
         _print(evidence, explain_node(evidence.of_node(node)), flags["output"])
         if flags["output"] == "text":
-            say("", "The page of the node's exporter, http://localhost:9394, is open after:")
-            say(f"  {port_forward(node.name)}")
+            for line in page_lines(node.name):
+                (say if line.startswith(" ") else say_wrapped)(line)
         return
     malformed = evidence.malformed_node(name)
     if malformed is None:

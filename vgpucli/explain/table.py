@@ -10,7 +10,7 @@ from rich.style import Style
 from vgpu.model.durations import age
 from vgpu.model.units import count, rounded_size
 from vgpu.placement.result import PlacementReason
-from vgpu.program.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, PLAIN, Line, write
+from vgpu.program.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, PLAIN, Line, text_width, write
 from vgpucli.explain.document import gpus_text, group_text
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, NodeGroup
 
@@ -32,7 +32,7 @@ _MOST_NAMED: Final = 4
 
 def show(console: Console, explanation: Explanation) -> None:
     """Print the explanation."""
-    write(console, _lines(explanation, max(80, console.width)))
+    write(console, _lines(explanation, text_width(console)))
 
 
 def _lines(explanation: Explanation, width: int) -> Iterator[Line]:
@@ -52,7 +52,7 @@ def _lines(explanation: Explanation, width: int) -> Iterator[Line]:
     if explanation.advice:
         yield from _wrapped(f"What to do: {explanation.advice}.", width, PLAIN, "")
     for note in explanation.notes:
-        yield from _wrapped(f"! {note}", width, DOUBTFUL, "")
+        yield from _wrapped(f"note: {note}", width, DOUBTFUL, "")
 
 
 def _is_refused_by_all(nodes: tuple[NodeGroup, ...]) -> bool:

@@ -24,7 +24,7 @@ from vgpu.placement.dialects import (
 from vgpu.program import cluster_names
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import say
+from vgpu.program.output import say_wrapped
 from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.fit.document import fit_document
@@ -263,10 +263,8 @@ def command(
     if files and defragments and not read.budgets:
         notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
     if output == "text":
-        for line in table_lines(fit, requested, wanted):
-            say(line)
-        for note in notes:
-            say(f"note: {note}", err=True)
+        say_wrapped(*table_lines(fit, requested, wanted))
+        say_wrapped(*(f"note: {note}" for note in notes), err=True)
         return
     document = fit_document(fit, requested, wanted, read.as_of, notes)
     print_document(document, output)

@@ -12,7 +12,7 @@ from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.model.units import percentage, rounded_size
-from vgpu.program.output import say
+from vgpu.program.output import say_wrapped
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
@@ -261,7 +261,7 @@ def print_groups(
     unasked = (_UNASKED,) if measured is None else ()
     notes = (*read.notes, *schemes.notes, *unasked)
     if output in ("table", "wide"):
-        say(*groups_lines(groups, by, notes))
+        say_wrapped(*groups_lines(groups, by, notes))
         return
     content = groups_document(groups, by, read.as_of, notes)
     print_document(content, output)

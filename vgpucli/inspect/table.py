@@ -38,6 +38,7 @@ from vgpu.program.terminal import (
     PLAIN,
     Line,
     Piece,
+    text_width,
     write,
 )
 from vgpu.schemes.registry import registry
@@ -123,7 +124,7 @@ def show(
         width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
-    table = _Table(layout, glyphs, names, width, as_of, nothing, inventory)
+    table = _Table(layout, glyphs, names, width, text_width(console), as_of, nothing, inventory)
     write(console, table.lines())
 
 
@@ -181,6 +182,7 @@ class _Table(msgspec.Struct, frozen=True):
     glyphs: _Glyphs
     names: _Names
     width: int
+    text_width: int
     as_of: float
     nothing: str
     inventory: Inventory
@@ -208,8 +210,8 @@ class _Table(msgspec.Struct, frozen=True):
         yield from self._conflicts(inventory.nodes)
         yield from self._free_capacities(inventory.free_capacities)
         for note in inventory.notes:
-            yield from self._wrapped(f"Note: {note}", "", DIM)
-        yield [(_summary(inventory, self.as_of), BOLD)]
+            yield from self._wrapped(f"note: {note}", "", DIM)
+        yield from self._wrapped(_summary(inventory, self.as_of), "", BOLD)
 
     # ------------------------------------------------------------ nodes
 
@@ -236,26 +238,7 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _node(self, view: NodeView) -> Iterator[Line]:
         entries = view.ledger.devices
-        head: list[Piece] = [(view.node.name, BOLD)]
-        facts = [", ".join(view.sharing)]
-        facts.append(count(len(view.full_ledger.devices), "GPU"))
-        if any(entry.free_memory_bytes is not None for entry in view.full_ledger.devices):
-            free = available_bytes(view)
-            apart = view.free_bytes - free
-            maybe_held = maybe_held_text(view.maybe_held)
-            facts += [f"{rounded_size(free)} free{maybe_held}"] if free or not apart else []
-            facts += [f"{rounded_size(apart)} unavailable"] if apart else []
-            facts += [f"{rounded_size(view.kept_bytes)} kept free"] if view.kept_bytes else []
-        head.append(("  " + self.glyphs.between.join(facts), DIM))
-        if not view.known:
-            head.append(("  not a node of this cluster", BAD))
-        elif not view.node.ready:
-            head.append(("  NotReady", BAD))
-        if not view.unit_confirmed:
-            head.append(("  unit unconfirmed", BAD))
-        if view.node.unschedulable:
-            head.append(("  cordoned", DOUBTFUL))
-        yield head
+        yield from self._node_head(view)
         if view.placement.closed is not None:
             detail = f": {view.detail}" if view.detail else ""
             text = f"takes no new pod: {view.placement.closed.explanation}{detail}"
@@ -277,6 +260,32 @@ class _Table(msgspec.Struct, frozen=True):
                     named = f"{holding.sources[0]} name {holding.share.device}"
                     yield [(f"      {named}", DOUBTFUL)]
         yield []
+
+    def _node_head(self, view: NodeView) -> Iterator[Line]:
+        head: list[Piece] = [(view.node.name, BOLD)]
+        facts = [", ".join(view.sharing)]
+        facts.append(count(len(view.full_ledger.devices), "GPU"))
+        if any(entry.free_memory_bytes is not None for entry in view.full_ledger.devices):
+            free = available_bytes(view)
+            apart = view.free_bytes - free
+            maybe_held = maybe_held_text(view.maybe_held)
+            facts += [f"{rounded_size(free)} free{maybe_held}"] if free or not apart else []
+            facts += [f"{rounded_size(apart)} unavailable"] if apart else []
+            facts += [f"{rounded_size(view.kept_bytes)} kept free"] if view.kept_bytes else []
+        text = self.glyphs.between.join(facts)
+        is_beside = len(view.node.name) + 2 + len(text) <= self.text_width
+        head += [(f"  {text}", DIM)] if is_beside else []
+        if not view.known:
+            head.append(("  not a node of this cluster", BAD))
+        elif not view.node.ready:
+            head.append(("  NotReady", BAD))
+        if not view.unit_confirmed:
+            head.append(("  unit unconfirmed", BAD))
+        if view.node.unschedulable:
+            head.append(("  cordoned", DOUBTFUL))
+        yield head
+        if not is_beside:
+            yield from self._wrapped(text, "  ", DIM)
 
     def _gpu(self, view: NodeView, entry: DeviceEntry, *, cores: bool) -> Line:
         device, held, layout = entry.device, entry.held, self.layout
@@ -449,7 +458,7 @@ class _Table(msgspec.Struct, frozen=True):
     def _wrapped(self, text: str, indent: str, style: Style) -> Iterator[Line]:
         for line in textwrap.wrap(
             " ".join(text.split()),
-            self.width,
+            self.text_width,
             initial_indent=indent,
             subsequent_indent=indent or "  ",
         ):

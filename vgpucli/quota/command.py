@@ -1,6 +1,8 @@
 """`vgpu quota`: quotas of shared GPUs in Kubernetes' own form."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
 
@@ -110,8 +112,10 @@ def _lines(
         yield from _native_lines(quota)
     if has_policy:
         yield "---"
-        yield "# Refuses pods with GPUs in Namespaces with the mark vgpu.dev/over-quota, which rule"
-        yield "# quota_mark of vgpu reconcile sets. A policy sees one pod and cannot sum."
+        yield from comment_lines(
+            "Refuses pods with GPUs in Namespaces with the mark vgpu.dev/over-quota, which rule"
+            " quota_mark of vgpu reconcile sets. A policy sees one pod and cannot sum."
+        )
         policy, binding = over_quota_policy()
         yield _yaml(policy)
         yield "---"
@@ -127,10 +131,15 @@ def _native_lines(quota: NativeQuota) -> Iterator[str]:
         yield _yaml(quota.manifest)
 
 
+_COMMENT: Final = 78
+"""Maximum length of a comment's text, in characters: the file is the same on every terminal."""
+
+
 def comment_lines(text: str) -> Iterator[str]:
     """The text as comments: it may have line breaks of a tenant."""
     for line in text.splitlines():
-        yield f"# {printable(line)}"
+        for part in textwrap.wrap(printable(line), _COMMENT, break_on_hyphens=False):
+            yield f"# {part}"
 
 
 def _yaml(manifest: Manifest) -> str:
