@@ -5,7 +5,8 @@ cannot run or is idle is its owner's decision. What a pod of NVIDIA's own plugin
 annotation: the kubelet allocates what the containers request when it admits the pod.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -15,12 +16,15 @@ from reconciler.model import Coverage, Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.findings import PodIndex, is_due, of_holding, of_pod, quoted
+from vgpu.inventory.nvidia import advertised_units, is_own_unit, requested_units
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
+from vgpu.ledger import Holding
 from vgpu.model.allocation import Allocation, Share
 from vgpu.model.durations import age
-from vgpu.model.names import ContainerKind, Phase
-from vgpu.model.objects import ContainerState, Pod, Status, holds_devices
+from vgpu.model.names import UNLIMITED_SHARING, ContainerKind, Phase
+from vgpu.model.objects import ContainerState, Node, Pod, Status, holds_devices
 from vgpu.model.units import GIB, exact_size
+from vgpu.schemes.nvidia.node import advertised
 
 _HOUR: Final = 3600.0
 
@@ -108,9 +112,15 @@ def _without_kernel(
 def _without_process(
     cluster_index: ClusterIndex, pod_index: PodIndex, idle: float
 ) -> Iterator[Finding]:
-    """Containers of NVIDIA's own plugin on devices where their pod has no process."""
+    """Containers of NVIDIA's own plugin on devices where their pod has no process.
+
+    A turn of a time-sliced device is left out while another turn is free: it has no amount, and
+    keeps nobody from the device.
+    """
     users = cluster_index.snapshot.device_pods
-    for ledger in cluster_index.snapshot.ledgers.values():
+    for name, ledger in cluster_index.snapshot.ledgers.items():
+        node = cluster_index.nodes.get(name)
+        free = _free_units(cluster_index, node)
         for holding in ledger.holdings:
             pod = pod_index.pod(holding.pod.uid)
             device = holding.share.device
@@ -118,6 +128,8 @@ def _without_process(
                 continue
             since = _running_since(pod, holding.container)
             if holding.pod.uid in users[device] or since is None:
+                continue
+            if free and _keeps_nobody_out(pod, holding, node, free):
                 continue
             if cluster_index.now - since >= idle:
                 runs = age(cluster_index.now - since)
@@ -131,6 +143,38 @@ def _without_process(
                     ),
                     part=f"{holding.container}/{device}",
                 )
+
+
+def _free_units(cluster_index: ClusterIndex, node: Node | None) -> Mapping[str, int]:
+    """The resources of NVIDIA's own plugin of which the node has free units, with their number."""
+    if node is None or not cluster_index.has(Coverage.PODS):
+        return {}
+    units = advertised_units(node)
+    held: Counter[str] = Counter()
+    for pod in cluster_index.all_pods:
+        if pod.node == node.name:
+            held.update(requested_units(pod))
+    return {name: number - held[name] for name, number in units.items() if number > held[name]}
+
+
+def _keeps_nobody_out(
+    pod: Pod, holding: Holding, node: Node | None, free: Mapping[str, int]
+) -> bool:
+    """Whether the holding is a turn without an amount, of a resource with free units.
+
+    The kubelet's record decides how the device is shared, else the labels of the node.
+    """
+    resources = {
+        name
+        for container in pod.containers
+        if container.name == holding.container
+        for name, number in container.limits.items()
+        if number and is_own_unit(name)
+    }
+    ways = {holding.sharing} - {None}
+    if not ways and node is not None:
+        ways = {each.sharing for each in advertised(node) if each.resource in resources}
+    return bool(ways) and ways <= UNLIMITED_SHARING and bool(resources) and resources <= free.keys()
 
 
 # ---------------------------------------------------------------- what is held

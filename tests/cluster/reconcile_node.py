@@ -27,7 +27,8 @@ SECOND = 5.0
 class NodeOnStage:
     """A node, the demo's if not set. ``sim`` is its files and driver, ``pods`` its objects by name.
 
-    ``registers`` is whether Volcano's and HAMi's plugins have registered its GPUs.
+    ``registers`` is whether Volcano's and HAMi's plugins have registered its GPUs; else it has
+    these ``units`` of NVIDIA's plugin.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class NodeOnStage:
         scenario: Scenario | None = None,
         *,
         registers: bool = True,
+        units: int = 20,
     ) -> None:
         scenario = _in(scenario or demo(), namespace)
         draft = SimulatedNode(scenario, folder / "draft")
@@ -47,7 +49,7 @@ class NodeOnStage:
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made}
         self.pods = dict(zip(uids, made, strict=True))
         self.name = scenario.node
-        self.object = stage.put(_node(scenario, registers=registers))
+        self.object = stage.put(_node(scenario, units, registers=registers))
         self.sim = SimulatedNode(_with_uids(scenario, uids), folder / "node")
         self.sim.write(SECOND)
 
@@ -118,11 +120,15 @@ def _put(stage: Stage, pod: Object) -> Object:
     return stage.client.patch(made, {"status": pod["status"]}, "status", fieldManager="kubelet")
 
 
-def _node(scenario: Scenario, *, registers: bool):
+def _node(scenario: Scenario, units: int, *, registers: bool):
     """The node, if ``registers`` with its GPUs registered by the plugins of Volcano and HAMi."""
+    node = samples.node(scenario.node)
+    if not registers:
+        offered = node.capacity | {"nvidia.com/gpu": units}
+        return replace(node, annotations={}, capacity=offered, allocatable=offered)
     gpus = [
         Device(gpu.uuid, gpu.index, gpu.memory_bytes // GIB * GIB, slots=10)
         for gpu in scenario.gpus
     ]
     annotations = Volcano(VOLCANO, 1024).register(gpus) | Volcano(HAMI).register(gpus)
-    return replace(samples.node(scenario.node), annotations=annotations if registers else {})
+    return replace(node, annotations=annotations)

@@ -89,7 +89,7 @@ def test_the_refused_pod_is_tidied_and_the_others_are_reported(
 
 
 def time_sliced():
-    """Of an A10 and an L40S in ten replicas each: one works, one strays, one is idle."""
+    """Of three replicas one works, one strays, and one is idle: a fourth pod would have to wait."""
 
     def shared(name, pid, gpu):
         uses = (Process(pid=pid, gpu=gpu),) if pid else ()
@@ -102,7 +102,7 @@ def time_sliced():
 
 @pytest.fixture
 def node(stage, api_namespace, tmp_path):
-    return NodeOnStage(stage, api_namespace, tmp_path, time_sliced(), registers=False)
+    return NodeOnStage(stage, api_namespace, tmp_path, time_sliced(), registers=False, units=3)
 
 
 @pytest.fixture

@@ -377,17 +377,17 @@ def test_a_gpu_of_two_sharing_systems_is_a_conflict_and_counted_once(device_id, 
 
 
 def test_an_id_of_no_known_form_is_reported():
-    page = Page(observation(Grant("a", "main", "nvidia.com/gpu", ("nvidia0/vgpu1",), {})))
+    page = Page(observation(Grant("a", "main", "nvidia.com/gpu", ("tegra::0",), {})))
     (conflict,) = page.ledger.conflicts
     assert conflict.kind is ConflictKind.MALFORMED
-    assert conflict.detail == "nvidia.com/gpu: device IDs of no known form: nvidia0/vgpu1"
+    assert conflict.detail == "nvidia.com/gpu: device IDs of no known form: tegra::0"
     (holding,) = page.ledger.unplaced
     assert holding.scheme == "unknown"
 
 
 def test_a_container_with_such_an_id_is_on_the_gpu_of_its_processes():
-    """As on GKE; nobody accuses it of a GPU that was not allocated to it."""
-    grant = Grant("a", "main", "nvidia.com/gpu", ("nvidia0/vgpu1",), {})
+    """Nobody accuses it of a GPU that was not allocated to it."""
+    grant = Grant("a", "main", "nvidia.com/gpu", ("tegra::0",), {})
     page = Page(observation(grant, processes=[(7, "a", "main", G0, GIB)]))
     assert page.kinds() == [ConflictKind.MALFORMED]
     assert page.slots() == [("a", G0, 1)]

@@ -26,8 +26,8 @@ from tests.reconciler.samples import (
     waiting,
 )
 from vgpu.ledger import ConflictKind
-from vgpu.model.names import ContainerKind, Source
-from vgpu.model.objects import Container, ContainerState, Status
+from vgpu.model.names import ContainerKind, Sharing, Source
+from vgpu.model.objects import Container, ContainerState, Node, Status
 from vgpu.schemes.nvidia.grant import NVIDIA
 
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
@@ -77,12 +77,13 @@ def test_only_what_the_waiting_container_requests_is_of_no_use():
 IDLE = Policy(ages=Ages(idle=2 * HOUR))
 
 
-def idle(of=None, users=frozenset(), policy=IDLE, devices=(HERE,)):
+def idle(of=None, users=frozenset(), policy=IDLE, devices=(HERE,), on=None, sharing=()):
     """The findings on a node where the pods of these UIDs have a process on the device."""
     holder = of or nvidias()
-    statements = [statement(holder, memory=None, scheme=NVIDIA)]
-    seen = look(
-        holder,
+    statements = [statement(holder, memory=None, scheme=NVIDIA, sharing=sharing)]
+    seen = snapshot(
+        on or node(),
+        nvidia_pods=(holder,),
         scope=Scope.NODE,
         ledgers={"gpu-1": ledger([holder], statements)},
         device_pods=dict.fromkeys(devices, frozenset(users)),
@@ -103,6 +104,40 @@ def test_one_with_a_process_is_not_nor_where_the_processes_are_not_all_known():
     assert not idle(users={nvidias().kubelet_uid})
     assert not idle(devices=(THERE,))
     assert not idle(policy=Policy())
+
+
+TURN = Sharing.TIME_SLICING
+GKE = {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}
+SLICED = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
+
+
+def units(number, labels=None):
+    """A node with so many units of NVIDIA's plugin."""
+    offered = {"nvidia.com/gpu": number}
+    return Node("gpu-1", labels=labels or {}, capacity=offered, allocatable=offered, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sharing", "is_turn"),
+    [
+        ({}, (TURN,), True),
+        ({}, (Sharing.MIG_TIME_SLICING,), True),
+        (GKE, (), True),  # pod-resources alone: the labels decide
+        (SLICED, (Sharing.UNKNOWN,), True),
+        ({}, (), False),
+        (GKE, (Sharing.EXCLUSIVE,), False),  # a pod from before the node was shared
+        (GKE, (Sharing.MPS,), False),
+        ({}, (Sharing.MIG,), False),
+    ],
+)
+def test_an_idle_turn_is_reported_only_where_no_other_turn_is_free(labels, sharing, is_turn):
+    """It has no amount, and keeps nobody from the GPU that others work on."""
+    assert bool(idle(on=units(4, labels), sharing=sharing)) is not is_turn
+    assert idle(on=units(2, labels), sharing=sharing), "the pod has both units: others wait"
+
+
+def test_of_an_unknown_number_of_turns_none_is_known_to_be_free():
+    assert idle(on=Node("gpu-1", ready=True), sharing=(TURN,))
 
 
 def test_one_that_has_just_started_is_not_idle():

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from vgpu.model.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.schemes.nvidia.gke import LABELS as GKE_LABELS
 from vgpu.schemes.nvidia.resources import INSTANCES
 from vgpu.schemes.nvidia.resources import others as other_names
 from vgpu.schemes.other_schedulers import is_mark as is_mark_of_others
@@ -40,6 +41,7 @@ ALSO_KEPT: Final = (
     "vgpu.dev/",
     "kubernetes.io/config.mirror",
     "nvidia.com/gpu.product",
+    *GKE_LABELS,
     "tkestack.io/gpu-",
 )
 """Prefixes of annotations and labels that are kept beside those of the systems' rows."""

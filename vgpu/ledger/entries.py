@@ -9,7 +9,7 @@ from vgpu.ledger.conflicts import Conflict
 from vgpu.ledger.device_ids import DeviceIds
 from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model.allocation import Device, Share
-from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.resource_claims import ResourceClaimDevice
 
 
@@ -42,6 +42,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         resource_claim_shares: the parts that are of ResourceClaims.
         reused_ids: its (resource, device ID) that another container of the pod has, too; one of
             them has each at a time.
+        sharing: how NVIDIA's own means share the device, as far as the kubelet knows; else None.
     """
 
     pod: PodRef
@@ -59,6 +60,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     sized_by: Source | None = None
     resource_claim_shares: tuple[ResourceClaimShare, ...] = ()
     reused_ids: DeviceIds = frozenset()
+    sharing: Sharing | None = None
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):

@@ -24,6 +24,7 @@ from vgpu.model.names import PodRef, Scheme, Sharing, Source
 from vgpu.model.objects import Container, Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
+from vgpu.schemes.nvidia.grant import parse_device_id
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import KubeletGrant, NamedDevices
 from vgpu.schemes.volcano.env import is_shared, set_limit
@@ -199,7 +200,7 @@ class _ContainerGrants:
     def names_gpus(self, codecs: Sequence[SchemeCodec]) -> bool:
         """Whether a resource that no codec knows has a GPU in its device IDs or in its answer."""
         return any(
-            visible_devices(self._grants[resource].env) or any(map(_OF_GPU.match, ids))
+            visible_devices(self._grants[resource].env) or any(map(_names_gpu, ids))
             for resource, ids in self._unknown(codecs)
         )
 
@@ -246,6 +247,11 @@ class _ContainerGrants:
             limits=limits,
             sharing=sharing,
         )
+
+
+def _names_gpu(device_id: str) -> bool:
+    """Whether a device ID of any plugin begins with a GPU's name."""
+    return bool(_OF_GPU.match(device_id)) or parse_device_id(device_id) is not None
 
 
 def _limits(env: Mapping[str, str], shares: tuple[Share, ...]) -> tuple[int | None, ...]:

@@ -8,15 +8,21 @@ from vgpu.ledger.usage import container_name
 from vgpu.model.admitted_pod import AdmittedPod
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import ContainerName, Gpu, GpuProcess, ProcessOwner
-from vgpu.model.names import ContainerKind, Phase, PodRef, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Source, device_node
 from vgpu.model.own_checkpoint import Checkpoint
+from vgpu.schemes.nvidia.gke import instance_name
 from vgpu.schemes.nvidia.grant import legacy_instance
 
 _MEMORY = ("memory_total_bytes",)
 
 
 def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
-    """The driver's devices; a GPU is also found by index, device node and PCI bus id."""
+    """The driver's devices; a GPU is also found by index, device node and PCI bus id.
+
+    A MIG instance is also found by its GPU's UUID or device node, with its IDs.
+    """
+    gpus = tuple(gpus)
+    minors = {gpu.uuid: minor_number(gpu) for gpu in gpus if not gpu.parent}
     for gpu in gpus:
         memory = gpu.readings.get(_MEMORY)
         bus = bus_id(gpu.info.get("pci_bus_id", ""))
@@ -26,7 +32,7 @@ def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
             index=None if gpu.parent else gpu.index,
             memory_bytes=None if memory is None else int(memory),
             model=gpu.info.get("name", ""),
-            handles=(*handles, *_legacy_name(gpu)),
+            handles=(*handles, *_instance_names(gpu, minors.get(gpu.parent))),
             parent=gpu.parent,
             minor=minor_number(gpu),
         )
@@ -38,13 +44,18 @@ def minor_number(gpu: Gpu) -> int | None:
     return int(text) if text.isdecimal() and not gpu.parent else None
 
 
-def _legacy_name(gpu: Gpu) -> Iterator[str]:
-    """The name of a MIG instance in device IDs of older drivers, which no newer UUID is."""
+def _instance_names(gpu: Gpu, minor: int | None) -> Iterator[str]:
+    """The names of a MIG instance in device IDs: that of older drivers, and that of GKE's plugin.
+
+    ``minor`` is its GPU's. No newer UUID is the name of an older driver.
+    """
     ids = gpu.info.get("gpu_instance_id"), gpu.info.get("compute_instance_id")
     if gpu.parent and ids[0] is not None and ids[1] is not None:
         name = legacy_instance(gpu.parent, ids[0], ids[1])
         if name != gpu.uuid:
             yield name
+        if minor is not None:
+            yield instance_name(device_node(minor), ids[0], ids[1])
 
 
 def process_statements(

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from vgpu.ledger.container_usage import ContainerUsage
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.registry import Registry
+from vgpu.ledger.statements import Statement
 from vgpu.ledger.usage import Place, Usage
 from vgpu.model.facts import MpsClientLimits, MpsLimits
 from vgpu.model.names import REPLICATED_SHARING, UNLIMITED_SHARING, Sharing
+from vgpu.model.units import MILLI_PER_PERCENT
 
 
 def registered_replicas(registered: Mapping[str, int], registry: Registry) -> dict[str, int]:
@@ -26,7 +28,8 @@ def add_sharing(
     """Set how the devices of the containers are shared, and what that limits.
 
     Only a MIG instance has a limit of its own: its memory. MPS limits each process; the daemon of
-    the allocated resource decides. Of a device with n replicas, of which the container has k,
+    the allocated resource decides. GKE's plugin sets the limits by its answer: there they are the
+    amounts of the shares. Of a device with n replicas, of which the container has k,
 
         fair share = memory · k / max(n, k)
     """
@@ -55,6 +58,19 @@ def add_sharing(
                 number = -1 if known.index is None else known.index
                 share.process_limit_bytes = mps.memory_bytes.get(number)
                 share.process_core_limit_percent = mps.thread_percent
+            elif sharing is Sharing.MPS and _has_amounts(statement):
+                share.process_limit_bytes = _sum(each.memory_bytes for each in statement.shares)
+                cores = _sum(each.cores_milli for each in statement.shares)
+                share.process_core_limit_percent = cores and cores // MILLI_PER_PERCENT
+
+
+def _has_amounts(statement: Statement) -> bool:
+    """Whether the plugin's answer had limits of MPS, which then are those of one device."""
+    return any(share.memory_bytes or share.cores_milli for share in statement.shares)
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    return sum(amount or 0 for amount in amounts) or None
 
 
 def lower_to_clients(
@@ -65,12 +81,13 @@ def lower_to_clients(
 ) -> None:
     """Lower what MPS lets each process have to what all of the container's processes have set.
 
-    A process can lower its limit and not raise it. The largest limit of the processes counts, and
-    none if the limit of one of them is unknown. The environment has no UUIDs, so it counts only for
-    containers with one device of the plugin, which is number 0 there.
+    A process can lower its limit and not raise it, unless no daemon has it: a limit in the plugin's
+    answer is only the environment that a process starts with. The largest limit of the processes
+    counts, and none if the limit of one of them is unknown. The environment has no UUIDs, so it
+    counts only for containers with one device of the plugin, which is number 0 there.
     """
     single = {
-        (statement.pod.uid, statement.container): set(devices).pop()
+        (statement.pod.uid, statement.container): (set(devices).pop(), _has_amounts(statement))
         for statement, devices in index.grants
         if len(set(devices)) == 1 and Sharing.MPS in statement.sharing
     }
@@ -79,12 +96,14 @@ def lower_to_clients(
         container = containers.get(place)
         share = container.shares.get(usage.device) if container else None
         own = [clients[pid] for pid in usage.pids if pid in clients]
-        if share is None or single.get(place) != usage.device or len(own) < len(usage.pids):
+        device, of_answer = single.get(place, ("", False))
+        if share is None or device != usage.device or len(own) < len(usage.pids):
             continue
         memory = [each.memory_bytes.get(0) for each in own]
-        share.process_limit_bytes = _lowered(share.process_limit_bytes, memory)
+        configured = None if of_answer else share.process_limit_bytes
+        share.process_limit_bytes = _lowered(configured, memory)
         threads = [each.thread_percent for each in own]
-        configured = share.process_core_limit_percent
+        configured = None if of_answer else share.process_core_limit_percent
         share.process_core_limit_percent = _lowered(configured, threads)
 
 

@@ -12,7 +12,7 @@ from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, RANK, Containers, Statement
 from vgpu.ledger.totals import held
-from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Sharing, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 
 
@@ -266,8 +266,15 @@ def _holder(
         kind=known.kinds.get(container, ContainerKind.APP),
         order=known.order.index(container) if container in known.order else 0,
         sized_by=place.sized_by,
+        sharing=_sharing(agreeing),
     )
     return SupportedHolding(holding, agreeing)
+
+
+def _sharing(statements: Iterable[Statement]) -> Sharing | None:
+    """How the kubelet's statements report the container's devices to be shared: all alike."""
+    ways = (way for statement in statements for way in statement.sharing)
+    return next((way for way in ways if way is not Sharing.UNKNOWN), None)
 
 
 def _with_resource_claim_shares(

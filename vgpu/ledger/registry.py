@@ -5,12 +5,16 @@ import re
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.model.allocation import Device, Share
 from vgpu.model.names import DEVICE_NODE
+from vgpu.schemes.nvidia.gke import is_instance
 
 _PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
 """The form of a device's own name, which no handle has."""
 
 _NODE = re.compile(DEVICE_NODE + r"[0-9]+")
 """The form of a device node, which every GPU has."""
+
+_INSTANCE = re.compile(DEVICE_NODE + r"[0-9]+/gi[0-9]+")
+"""The form of a MIG instance's name by its GPU's device node."""
 
 _UUIDS = ("GPU-", "MIG-")
 
@@ -42,6 +46,11 @@ class Registry:
             device.minor is not None
             for name, device in devices.items()
             if name not in self.lost and not device.parent
+        )
+        self._all_instances_known = self._all_nodes_known and all(
+            any(handle.startswith(DEVICE_NODE) for handle in device.handles)
+            for name, device in devices.items()
+            if device.parent and name not in self.lost
         )
         self._node = evidence.node
         # A name of two devices names neither, unless it is the only name of one of them.
@@ -80,7 +89,9 @@ class Registry:
     def _stranger(self, name: str) -> str:
         if not self.complete or name in self._names:
             return ""
-        form = _NODE if self._all_nodes_known and name.startswith(DEVICE_NODE) else _PROPER
+        form = _PROPER
+        if self._all_nodes_known and name.startswith(DEVICE_NODE):
+            form = _INSTANCE if self._all_instances_known and is_instance(name) else _NODE
         return name if form.fullmatch(name) else ""
 
     def is_for_another_node(self, statement: Statement) -> bool:

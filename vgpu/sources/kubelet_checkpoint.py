@@ -6,6 +6,7 @@ here, by protobuf's wire rules, so that a node needs no protobuf runtime for it.
 a mapping or a :class:`WireError`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -141,8 +142,8 @@ _ANSWER: Final = msgspec.json.Decoder(bytes | None)
 _REGISTERED: Final = msgspec.json.Decoder(dict[str, list[str] | None] | None)
 
 
-_REPLICA: Final = b"::"
-"""What the ID of a replica has in front of its number."""
+_REPLICA: Final = re.compile(rb"::|/vgpu")
+"""What the ID of a replica has in front of its number: NVIDIA's plugin, and GKE's."""
 
 _RESOURCES: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _IDS: Final = msgspec.json.Decoder(list[str] | None)
@@ -212,11 +213,11 @@ def registered_replicas(content: bytes) -> dict[str, int]:
     Lists of other plugins, which may have megabytes, are not decoded. Raises msgspec.DecodeError,
     RecursionError.
     """
-    if _REPLICA not in content:
+    if not _REPLICA.search(content):
         return {}
     data = _DECODER.decode(content).data
     by_resource = (data and _RESOURCES.decode(data.registered)) or {}
-    of_nvidia = (text for text in by_resource.values() if _REPLICA in bytes(text))
+    of_nvidia = (text for text in by_resource.values() if _REPLICA.search(bytes(text)))
     ids = (parse_device_id(text) for texts in of_nvidia for text in _IDS.decode(texts) or ())
     return dict(Counter(one.device for one in ids if one and one.replica is not None))
 

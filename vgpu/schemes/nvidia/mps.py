@@ -49,6 +49,11 @@ def client_limits(environ: bytes) -> MpsClientLimits:
         if variable.startswith(_PREFIX):
             name, _, value = variable.decode("ascii", "replace").partition("=")
             values.setdefault(name, value)
+    return limits_in(values)
+
+
+def limits_in(values: Mapping[str, str]) -> MpsClientLimits:
+    """The limits in these variables; what is in no known form is no limit."""
     memory: dict[int, int] = {}
     for part in values.get(MEMORY, "").split(","):
         limit = _LIMIT.fullmatch(part)

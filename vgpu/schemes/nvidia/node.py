@@ -4,6 +4,10 @@ GPU feature discovery (in k8s-device-plugin from 0.15 on) writes labels once a m
 ``nvidia.com/<what>.<fact>``. <what> is ``gpu``, or with the MIG strategy ``mixed`` a profile such
 as ``mig-1g.10gb`` (k8s-device-plugin ``internal/lm/resource.go``, ``internal/lm/mig-strategy.go``).
 They describe a node by one model of GPU, show what is configured, and may be late.
+
+On GKE the labels are others (:mod:`.gke`), and all GPUs of a node are partitioned and shared alike.
+Where both are, as with the GPU Operator on GKE, GKE's labels decide how GPUs are shared, since its
+own plugin advertises them; the memory is GPU feature discovery's.
 """
 
 from collections.abc import Iterator
@@ -14,6 +18,7 @@ import msgspec
 from vgpu.model.names import Sharing
 from vgpu.model.objects import Node
 from vgpu.model.units import MIB
+from vgpu.schemes.nvidia.gke import NodeLabels, node_labels
 from vgpu.schemes.nvidia.resources import GPU, INSTANCES, RENAMED, is_nvidia_resource
 from vgpu.schemes.text import number
 
@@ -67,6 +72,9 @@ def _described(node: Node, resource: str, units: int) -> AdvertisedDevices:
     def fact(name: str) -> str:
         return node.labels.get(f"{what}.{name}", "")
 
+    gkes = node_labels(node.labels)
+    if gkes is not None and resource == GPU and not fact("sharing-strategy"):
+        return _of_gke(node, gkes, units)
     model = fact("product").removesuffix(_SHARED)
     memory, replicas = number(fact("memory"), _MOST), number(fact("replicas"), _MOST)
     is_instance = resource.startswith(INSTANCES) or _MIG in model
@@ -79,6 +87,25 @@ def _described(node: Node, resource: str, units: int) -> AdvertisedDevices:
         memory * MIB if memory else None,
         replicas or None,
         max(units, node.capacity.get(resource, 0)),
+    )
+
+
+def _of_gke(node: Node, labels: NodeLabels, units: int) -> AdvertisedDevices:
+    """The devices by GKE's labels. The memory of a MIG instance is in no label."""
+    capacity = max(units, node.capacity.get(GPU, 0))
+    memory = number(node.labels.get(f"{GPU}.memory", ""), _MOST)
+    is_shared = labels.sharing not in (Sharing.EXCLUSIVE, Sharing.MIG)
+    replicas = labels.clients if is_shared else None
+    devices = None if is_shared and not replicas else capacity // (replicas or 1)
+    return AdvertisedDevices(
+        GPU,
+        units,
+        labels.sharing,
+        f"{labels.model}{_MIG}{labels.profile}" if labels.profile else labels.model,
+        devices,
+        memory * MIB if memory and not labels.profile else None,
+        replicas,
+        capacity,
     )
 
 
