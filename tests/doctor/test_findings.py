@@ -13,6 +13,7 @@ from tests.support import sample_cluster as sample
 from tests.support.doctor_facts import facts_of
 from tests.support.installed import (
     NOW,
+    gke_plugin,
     hami_plugin,
     hami_scheduler,
     heartbeat,
@@ -206,6 +207,23 @@ CASES = {
         set(),
     ),
     "two schedulers": ((*HAMI, our_scheduler("--original-plugin")), {"several_binders"}),
+    "GKE's plugin for each kind of node": (
+        (
+            with_software(sample.node("a", {"nvidia.com/gpu": 4})),
+            gke_plugin("small-cos"),
+            gke_plugin("large-cos"),
+            gke_plugin("small-ubuntu", desired=0, ready=0),
+        ),
+        set(),
+    ),
+    "GKE's plugin and the GPU Operator's": (
+        (
+            with_software(sample.node("a", {"nvidia.com/gpu": 4})),
+            gke_plugin("small-cos"),
+            nvidia_plugin(),
+        ),
+        {"several_plugins"},
+    ),
     "two plugins of one resource": ((*HAMI, nvidia_plugin()), {"several_plugins"}),
     "two plugins on other nodes": (
         (*HAMI, nvidia_plugin(selector={"gpu": "whole"})),

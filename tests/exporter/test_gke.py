@@ -11,7 +11,7 @@ from tests.exporter.test_nvidia_sharing import Page, view_of
 from tests.support.gke_plugin import CASES, GPU, recorded
 from vgpu.ledger.conflicts import ConflictKind
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model.facts import Grant, LimitSample, MpsClientLimits
+from vgpu.model.facts import GpuProcess, Grant, LimitSample, MpsClientLimits
 from vgpu.model.names import Source
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.nvidia.grant import NVIDIA
@@ -190,6 +190,20 @@ def test_a_hostile_id_costs_its_own_container_alone():
     assert placed == expected
 
 
+def test_the_mps_server_of_the_node_is_no_process_without_an_allocation():
+    case = recorded("mps")
+    (gpu,) = case.seen["driver"]
+    seen = case.observation()
+    driver = msgspec.structs.replace(seen.gpu, processes=(GpuProcess(9, gpu["uuid"], 30 * MIB),))
+    for servers, kinds in (
+        (frozenset({9}), []),
+        (frozenset(), [ConflictKind.PROCESS_WITHOUT_ALLOCATION]),
+    ):
+        process = msgspec.structs.replace(seen.process, owners={9: None}, mps_servers=servers)
+        page = Page(msgspec.structs.replace(seen, gpu=driver, process=process))
+        assert page.kinds() == kinds
+
+
 def test_both_sources_of_the_kubelet_agree():
     page = Page(recorded("time-sharing").observation())
     for holding in page.ledger.holdings:
@@ -202,4 +216,3 @@ def test_the_page_names_the_way_and_the_limits_and_no_unknown_scheme():
     assert f"}} {20 * GIB}\n" in text
     assert 'scheme="unknown"' not in text
     assert f'vgpu_gpu_replicas{{uuid="{recorded("mps").seen["driver"][0]["uuid"]}"}} 4' in text
-    assert 20480 * MIB == 20 * GIB

@@ -396,6 +396,15 @@ def test_a_real_process_has_the_limits_of_its_environment():
     assert rejections == []
 
 
+def test_a_server_of_mps_is_known_by_its_name_only_outside_of_containers(proc):
+    run(proc, 10, POD_PATH)
+    for pid in (11, 12, 13):
+        run(proc, pid, "/system.slice/nvidia-mps.service")
+    for pid, name in ((10, "nvidia-cuda-mps"), (11, "nvidia-cuda-mps"), (12, "nvidia-cuda-mps2")):
+        (proc / str(pid) / "comm").write_text(f"{name}\n")
+    assert sample(proc, 10, 11, 12, 13).mps_servers == {11}
+
+
 def test_an_environment_is_read_once_and_only_with_the_right_to_read_inside_containers(proc):
     run(proc, 10, POD_PATH)
     run(proc, 11, "/user.slice")

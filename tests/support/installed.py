@@ -118,6 +118,15 @@ def nvidia_plugin(**options):
     return workload("DaemonSet", "nvidia-device-plugin-daemonset", container, **options)
 
 
+def gke_plugin(kind_of_nodes, **options):
+    image = (
+        "gke.gcr.io/nvidia-gpu-device-plugin@sha256:6b25281cd0fa3ca55f3e837a18be4a14b44952105568"
+    )
+    container = ("nvidia-gpu-device-plugin", image, "/usr/bin/nvidia-gpu-device-plugin")
+    name = f"nvidia-gpu-device-plugin-{kind_of_nodes}"
+    return workload("DaemonSet", name, container, namespace="kube-system", **options)
+
+
 def ours(kind, component, *words, namespace="vgpu-system", **options):
     container = (component, "registry.example/vgpu:0.1.0", "vgpu", *words)
     account = f"vgpu-{component}"

@@ -199,7 +199,7 @@ def read_samples(
     if kubelet and (kubelet.resource_claims or kubelet.held_resource_claims):
         by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details)
     if gpu and owners is not None:
-        servers = _mps_servers(limits)
+        servers = _mps_servers(limits) | (process.mps_servers if process else frozenset())
         known = (
             found
             for found in gpu.processes

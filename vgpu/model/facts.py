@@ -280,6 +280,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
             that is neither here nor in ``owners`` was never seen.
         pod_pids: the processes of the living pods for whose region slots the host pids were not
             enough, by pod UID.
+        mps_servers: host pids of servers of MPS outside of containers.
     """
 
     owners: Mapping[int, ProcessOwner | None]
@@ -290,6 +291,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
     ended: frozenset[int] = frozenset()
     pod_pids: Mapping[str, PodPids] = {}
+    mps_servers: frozenset[int] = frozenset()
 
 
 # ---------------------------------------------------------------- the kubelet

@@ -152,6 +152,27 @@ class MpsClients:
         return self._limits
 
 
+_SERVER: Final = b"nvidia-cuda-mps"
+"""The kernel's name of nvidia-cuda-mps-server, of which it keeps 15 bytes."""
+
+
+def is_mps_server(procfs: str, pid: int) -> bool:
+    """Whether a process outside of containers is a server of MPS, by the name of its program.
+
+    A container may give its processes any name, so that theirs is no evidence.
+    """
+    try:
+        fd = os.open(f"{procfs}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, len(_SERVER) + 1).rstrip(b"\n") == _SERVER
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def _read_environment(path: str) -> bytes:
     """The environment, up to the last whole variable of its first part. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -24,7 +24,7 @@ from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
 from vgpu.sources.container_processes import PodPidReader
 from vgpu.sources.files import list_folder, printable, translated
-from vgpu.sources.mps import MpsClients
+from vgpu.sources.mps import MpsClients, is_mps_server
 from vgpu.sources.pid_watch import PidWatch
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
@@ -179,6 +179,7 @@ class ProcessSource:
             tuple(rejections),
             self._ended,
             self._pids_of_pods(regions, bare, live_pods or {}) if sees_host else {},
+            self._mps_servers(owners),
         )
 
     def _pids_of_pods(
@@ -264,6 +265,11 @@ class ProcessSource:
                 self._parsed.clear()
             self._parsed[content] = parse_cgroup(content.decode("utf-8", "replace"))
         return self._parsed[content]
+
+    def _mps_servers(self, owners: Mapping[int, ProcessOwner | None]) -> frozenset[int]:
+        """The servers of MPS that run outside of containers, as GKE's do."""
+        outside = (pid for pid, owner in owners.items() if owner is None)
+        return frozenset(pid for pid in outside if is_mps_server(self._procfs, pid))
 
     def _mps_clients(
         self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]

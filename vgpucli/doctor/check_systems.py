@@ -17,6 +17,7 @@ from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.components import (
+    GKE,
     HAMIS,
     KUBESHARE,
     NVIDIA,
@@ -191,6 +192,8 @@ def _several_binders(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 def _several_plugins(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     plugins = [each for each in facts.of_role(ComponentRole.DEVICE_PLUGIN) if each.resource]
     for first, second in combinations(plugins, 2):
+        if first.row.system == GKE == second.row.system:
+            continue  # GKE separates them by labels that are not all public
         if first.resource == second.resource and first.workload != second.workload:
             yield from _together(facts, DoctorReason.SEVERAL_PLUGINS, first.resource, first, second)
 

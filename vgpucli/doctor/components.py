@@ -5,7 +5,8 @@ an image's name counts. Of command lines only the flags of a row are kept.
 
 Names are from the manifests and charts of the projects: HAMi v2.10, volcano-vgpu-device-plugin
 v1.12, Volcano 1.14, gpushare-scheduler-extender and gpushare-device-plugin, gpu-manager,
-gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17 and the GPU Operator.
+gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17, the GPU Operator, and
+container-engine-accelerators 992db812 (``cmd/nvidia_gpu/device-plugin.yaml``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,9 @@ GPUSHARE: Final = "gpushare"
 GAIA: Final = "gaia"
 KUBESHARE: Final = "kubeshare"
 NVIDIA: Final = "nvidia"
+
+GKE: Final = "GKE"
+"""The system of the device plugin that GKE installs: a DaemonSet for each kind of node pool."""
 
 VGPU: Final = "vgpu"
 """The last part of the name of our image."""
@@ -179,6 +183,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
         "k8s-device-plugin",
         programs=("nvidia-device-plugin", "nvidia-device-plugin-ctr"),
     ),
+    _plugin(GKE, NVIDIA, "nvidia-gpu-device-plugin"),
     ComponentRow("NVIDIA", _ROLE.OPERATOR, ("gpu-operator",)),
     ComponentRow("NVIDIA", _ROLE.DRA_DRIVER, ("k8s-dra-driver-gpu", "dra-driver-nvidia-gpu")),
     ComponentRow("NVIDIA", _ROLE.EXPORTER, ("dcgm-exporter",)),
