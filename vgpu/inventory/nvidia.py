@@ -13,9 +13,10 @@ import msgspec
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod, holds_devices
+from vgpu.schemes.nvidia.gke import refusal as gke_refusal
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
-from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.schemes.nvidia.resources import GPU, is_nvidia_resource
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 
@@ -96,6 +97,15 @@ def is_own_unit(resource: str) -> bool:
 def advertised_units(node: Node) -> dict[str, int]:
     """The units of each resource that may be of NVIDIA's own plugin, on the node."""
     return {devices.resource: devices.allocatable for devices in advertised(node)}
+
+
+def plugin_refusal(pod: Pod, node: Node) -> str:
+    """Why the node's device plugin would refuse the pod, though units are free; "" if it may not.
+
+    Only GKE's refuses so by what a node's labels show.
+    """
+    refused = (gke_refusal(node, container.limits.get(GPU, 0)) for container in pod.containers)
+    return next(filter(None, refused), "")
 
 
 def requested_units(pod: Pod) -> dict[str, int]:

@@ -20,6 +20,7 @@ class FitReason(Explained):
 
     DRAINED = "drained", "the node is drained in this question"
     MISSING_RESOURCE = "missing_resource", "no node advertises a resource that the pod requests"
+    ONE_UNIT = "one_unit", "the device plugin allocates only one unit to a container there"
     UNITS_MISSING = (
         "units_missing",
         "no node has as many free units of the resource as the pod requests",

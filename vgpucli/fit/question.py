@@ -8,7 +8,7 @@ from msgspec import structs
 
 from scheduler.filter.refusals import request_text
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.inventory.nvidia import is_own_unit
+from vgpu.inventory.nvidia import is_own_unit, plugin_refusal
 from vgpu.kube.closed_nodes import NO_POD, ClosedReason, with_all_allocatable
 from vgpu.kube.quantities import is_extended
 from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
@@ -191,7 +191,13 @@ def _by_units(read: Read, offers: NodeOffers, question: FitQuestion) -> FitAnswe
     namespace = question.asked.pod.ref.namespace
     quotas = cluster_quotas(read.namespaces, read.quotas, read.gpu_quota, (namespace,))
     room = quota_room(quotas.get(namespace), read.objects.pods, units, namespace)
-    return units_answer(offers, question.wanted, system, room)
+    refused = {
+        node.name: NodeExclusion(FitReason.ONE_UNIT.value, FitReason.ONE_UNIT.explanation, why)
+        for node in read.objects.nodes
+        if (why := plugin_refusal(question.asked.pod, node))
+    }
+    fit = units_answer(offers, question.wanted, system, room, refused)
+    return structs.replace(fit, excluded=refused | exclusions(offers, question.drained))
 
 
 def _missing(

@@ -9,6 +9,7 @@ GPU. So for a pod p that requests units of r, and a node n that advertises each 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from vgpu.inventory.nvidia import plugin_refusal
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.quantities import is_extended
 from vgpu.model.objects import Pod
@@ -33,16 +34,17 @@ def units_answer(
     wanted: int | None,
     system: str,
     quota_room: tuple[int | None, str] = (None, ""),
+    refusing: Collection[str] = (),
 ) -> FitAnswer:
     """How many of the wanted pods fit: as many as do, or ``wanted``.
 
     ``quota_room`` is how many the quota of the namespace admits, None for any number, and its
-    refusal of one more.
+    refusal of one more. The device plugins of the ``refusing`` nodes would refuse the pods.
     """
     asking = offers.wanted
     units = {name: amount for name, amount in asking.requests.items() if is_extended(name)}
     of_system = [name for name in offers.names if units.keys() <= offers.node(name).node.advertised]
-    open_names = frozenset(offers.open_to(asking))
+    open_names = frozenset(offers.open_to(asking)).difference(refusing)
     room = {
         name: min(MOST_ON_NODE, offers.room(name, asking) or 0)
         for name in of_system
@@ -145,7 +147,8 @@ def _moved(offers: NodeOffers, pod: Pod, names: Sequence[str]) -> MovedPod:
     units = {name for name in asking.requests if is_extended(name)}
     open_names = frozenset(offers.open_to(asking))
     for name in names:
-        if name in open_names and units <= offers.node(name).node.advertised:
+        node = offers.node(name).node
+        if name in open_names and units <= node.advertised and not plugin_refusal(pod, node):
             offers.count(name, asking)
             return MovedPod(pod.ref, pod.node, name)
     refusal = FitReason.UNITS_MISSING.explanation

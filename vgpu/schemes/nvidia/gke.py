@@ -25,6 +25,8 @@ from typing import Final
 import msgspec
 
 from vgpu.model.names import DEVICE_NODE, Sharing, device_node
+from vgpu.model.objects import Node
+from vgpu.schemes.nvidia.resources import GPU
 from vgpu.schemes.text import number
 
 ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
@@ -41,7 +43,11 @@ PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
 
 LABELS: Final = (ACCELERATOR, STRATEGY, CLIENTS, PARTITION)
 
+TIME_SHARING: Final = "time-sharing"
+"""The strategy without limits."""
+
 _MOST_CLIENTS: Final = 10_000
+_SEVERAL: Final = 2
 
 _BEGINNING: Final = re.compile(r"nvidia[0-9]")
 _ID: Final = re.compile(
@@ -109,6 +115,24 @@ def node_labels(labels: Mapping[str, str]) -> NodeLabels | None:
 def _sharing(strategy: str, *, is_instance: bool) -> Sharing:
     if not strategy:
         return Sharing.MIG if is_instance else Sharing.EXCLUSIVE
-    if strategy == "time-sharing":
+    if strategy == TIME_SHARING:
         return Sharing.MIG_TIME_SLICING if is_instance else Sharing.TIME_SLICING
     return Sharing.MPS if strategy == "mps" else Sharing.UNKNOWN
+
+
+def refusal(node: Node, units: int) -> str:
+    """Why the plugin refuses a container with so many units on the node; "" if it does not.
+
+    With time-sharing a container gets one unit, with MPS several only where the node has one GPU,
+    or one MIG instance (``gpusharing/gpusharing.go``, ``ValidateRequest``).
+    """
+    labels = node_labels(node.labels)
+    if labels is None or units < _SEVERAL:
+        return ""
+    strategy = node.labels.get(STRATEGY, "")
+    if strategy == TIME_SHARING:
+        return f"{units} units with time-sharing"
+    capacity = node.capacity.get(GPU, 0)
+    if labels.sharing is Sharing.MPS and labels.clients and capacity > labels.clients:
+        return f"{units} units with MPS of several GPUs"
+    return ""
