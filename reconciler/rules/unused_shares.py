@@ -16,7 +16,12 @@ from reconciler.model import Coverage, Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.findings import PodIndex, is_due, of_holding, of_pod, quoted
-from vgpu.inventory.nvidia import advertised_units, is_own_unit, requested_units
+from vgpu.inventory.nvidia import (
+    advertised_units,
+    is_own_unit,
+    labelled_sharing,
+    requested_units,
+)
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
 from vgpu.ledger import Holding
 from vgpu.model.allocation import Allocation, Share
@@ -24,7 +29,6 @@ from vgpu.model.durations import age
 from vgpu.model.names import UNLIMITED_SHARING, ContainerKind, Phase
 from vgpu.model.objects import ContainerState, Node, Pod, Status, holds_devices
 from vgpu.model.units import GIB, exact_size
-from vgpu.schemes.nvidia.node import advertised
 
 _HOUR: Final = 3600.0
 
@@ -173,7 +177,8 @@ def _keeps_nobody_out(
     }
     ways = {holding.sharing} - {None}
     if not ways and node is not None:
-        ways = {each.sharing for each in advertised(node) if each.resource in resources}
+        labelled = labelled_sharing(node)
+        ways = {labelled.get(name) for name in resources}
     return bool(ways) and ways <= UNLIMITED_SHARING and bool(resources) and resources <= free.keys()
 
 

@@ -4,14 +4,16 @@ from collections import Counter
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals
 from exporter.families import OWN_TABLES
-from tests.exporter.test_nvidia_sharing import Page, view_of
-from tests.support.gke_plugin import CASES, GPU, recorded
+from tests.exporter.test_nvidia_sharing import Page, observation, view_of
+from tests.support.gke_plugin import CASES, GPU, TOTAL, recorded
 from vgpu.ledger.conflicts import ConflictKind
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model.facts import GpuProcess, Grant, LimitSample, MpsClientLimits
+from vgpu.model.facts import Gpu, GpuProcess, Grant, LimitSample, MpsClientLimits
 from vgpu.model.names import Source
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.nvidia.grant import NVIDIA
@@ -188,6 +190,34 @@ def test_a_hostile_id_costs_its_own_container_alone():
     expected = {place: n for place, n in held(case).items() if place[0] != first.pod_uid}
     placed = {(h.pod.uid, h.share.device): h.slots for h in page.ledger.holdings if h.share.device}
     assert placed == expected
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "/gi1", "/gi2"])), max_size=4),
+    st.booleans(),
+)
+def test_a_container_is_on_the_device_of_its_number_or_on_none(minors, wanted, known):
+    """With any minors; where the driver does not report them, an index is never taken for one."""
+    gpus = []
+    devices = {}
+    for index, minor in enumerate(minors):
+        gpu = f"GPU-{index}"
+        gpus.append(Gpu(gpu, index, {"minor": str(minor)} if known else {}, {TOTAL: GIB}))
+        devices[f"nvidia{minor}"] = gpu
+        instance = f"MIG-{index}"
+        info = {"gpu_instance_id": "1", "compute_instance_id": "0"}
+        gpus.append(Gpu(instance, index, info, {TOTAL: GIB}, gpu))
+        devices[f"nvidia{minor}/gi1"] = instance
+    ids = {f"p{number}": f"nvidia{minor}{part}" for number, (minor, part) in enumerate(wanted)}
+    grants = [Grant(uid, "main", GPU, (device_id,), {}) for uid, device_id in ids.items()]
+    page = Page(observation(*grants, gpus=gpus))
+    named = devices if known else {}
+    on = {h.pod.uid: h.share.device for h in page.ledger.holdings}
+    assert on == {uid: named.get(text, f"/dev/{text}") for uid, text in ids.items()}
+    gone = [uid for uid, text in ids.items() if known and text not in devices]
+    missing = [c for c in page.ledger.conflicts if c.kind is ConflictKind.DEVICE_MISSING]
+    assert sorted(conflict.pod.uid for conflict in missing) == sorted(gone)
 
 
 def test_the_mps_server_of_the_node_is_no_process_without_an_allocation():

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef, Sharing
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.nvidia.gke import refusal as gke_refusal
 from vgpu.schemes.nvidia.grant import NVIDIA
@@ -97,6 +97,11 @@ def is_own_unit(resource: str) -> bool:
 def advertised_units(node: Node) -> dict[str, int]:
     """The units of each resource that may be of NVIDIA's own plugin, on the node."""
     return {devices.resource: devices.allocatable for devices in advertised(node)}
+
+
+def labelled_sharing(node: Node) -> dict[str, Sharing]:
+    """How the devices of each such resource are shared, by the labels of the node."""
+    return {devices.resource: devices.sharing for devices in advertised(node)}
 
 
 def plugin_refusal(pod: Pod, node: Node) -> str:
