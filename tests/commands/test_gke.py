@@ -78,6 +78,16 @@ def test_inspect_names_the_way_by_gkes_labels(dump):
     }
 
 
+def test_an_mps_share_is_its_part_of_the_memory_where_a_label_has_that(tmp_path):
+    sized = shared("mps", 4, "mps", "4")
+    sized["metadata"]["labels"]["nvidia.com/gpu.memory"] = "81920"
+    items = (sized, sample.pod("one", "mps", {GPU: 1}), sample.pod("two", "mps", {GPU: 2}))
+    printed = run("inspect", *dumped(tmp_path, items)).splitlines()
+    lines = [" ".join(line.split()) for line in printed]
+    assert "ml/one 1 replica 20.0 GiB 1h" in lines
+    assert "ml/two 2 replicas 40.0 GiB 1h" in lines
+
+
 @pytest.mark.parametrize(
     ("units", "pods"),
     [

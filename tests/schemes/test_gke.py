@@ -63,6 +63,7 @@ def test_an_id_names_the_device_node_and_the_gpu_instance(ids, shares, sharing, 
         ),
         (["nvidia1/vgpu0"], "0=0M", "0", [(None, None)]),  # more clients than MiB, or than percent
         (["nvidia1/vgpu0"], "20480M", "much", [(None, None)]),
+        (["nvidia1/vgpu0"], "0=999999999M", "101", [(None, None)]),  # more than any GPU has
         (["nvidia0/gi1/vgpu0"], "0=40960M", "50", [(None, None)]),  # of the GPU, not the instance
         (["nvidia0/vgpu0", "nvidia1/vgpu0"], "0=20480M", "25", [(None, None)] * 2),
     ],

@@ -135,6 +135,8 @@ def _held(of_node: NvidiaDevices, way: _Way) -> str:
 
 
 def _limit(devices: AdvertisedDevices, way: _Way, number: int) -> str:
+    if devices.unit_bytes:
+        return rounded_size(devices.unit_bytes * number)
     if way.limit:
         return way.limit
     return rounded_size(devices.memory_bytes * number) if devices.memory_bytes else ""

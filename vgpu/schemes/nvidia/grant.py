@@ -22,7 +22,7 @@ import msgspec
 
 from vgpu.model.allocation import Share
 from vgpu.model.names import Scheme, Sharing
-from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
+from vgpu.model.units import MILLI_PER_PERCENT, MOST_DEVICE_MEMORY, WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES
 from vgpu.schemes.nvidia import gke
 from vgpu.schemes.nvidia.mps import MEMORY, THREADS, limits_in
@@ -131,7 +131,8 @@ def _shares(grant: KubeletGrant, ids: list[DeviceId]) -> tuple[Share, ...]:
     cores = [WHOLE_DEVICE_MILLI if one.replica is None else None for one in ids]
     if _has_amounts(ids):
         limits = limits_in(grant.env)
-        memory = _split(limits.memory_bytes.get(0), len(ids))
+        limit = limits.memory_bytes.get(0, 0)
+        memory = _split(limit if limit <= MOST_DEVICE_MEMORY else 0, len(ids))
         cores = _split((limits.thread_percent or 0) * MILLI_PER_PERCENT, len(ids))
     return tuple(
         Share(one.device, *amount) for one, *amount in zip(ids, memory, cores, strict=True)
@@ -149,7 +150,7 @@ def _has_amounts(ids: list[DeviceId]) -> bool:
     )
 
 
-def _split(total: int | None, count: int) -> list[int | None]:
+def _split(total: int, count: int) -> list[int | None]:
     """The total in equal parts; the first one has the remainder."""
     if not total:
         return [None] * count

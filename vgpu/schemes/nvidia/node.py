@@ -46,6 +46,8 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
         devices: number of GPUs, or of MIG instances of this profile.
         memory_bytes: memory of one of them, in bytes.
         replicas: number of replicas of one of them.
+        unit_bytes: memory of one unit, where each container has its own part of a GPU (MPS on
+            GKE), in bytes.
     """
 
     resource: str
@@ -56,6 +58,7 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     replicas: int | None = None
     capacity: int = 0
+    unit_bytes: int | None = None
 
 
 def advertised(node: Node) -> Iterator[AdvertisedDevices]:
@@ -94,18 +97,21 @@ def _of_gke(node: Node, labels: NodeLabels, units: int) -> AdvertisedDevices:
     """The devices by GKE's labels. The memory of a MIG instance is in no label."""
     capacity = max(units, node.capacity.get(GPU, 0))
     memory = number(node.labels.get(f"{GPU}.memory", ""), _MOST)
+    is_mps = labels.sharing is Sharing.MPS
     is_shared = labels.sharing not in (Sharing.EXCLUSIVE, Sharing.MIG)
     replicas = labels.clients if is_shared else None
     devices = None if is_shared and not replicas else capacity // (replicas or 1)
+    memory_bytes = memory * MIB if memory and not labels.profile else None
     return AdvertisedDevices(
         GPU,
         units,
         labels.sharing,
         f"{labels.model}{_MIG}{labels.profile}" if labels.profile else labels.model,
         devices,
-        memory * MIB if memory and not labels.profile else None,
+        memory_bytes,
         replicas,
         capacity,
+        memory_bytes // replicas if is_mps and memory_bytes and replicas else None,
     )
 
 
