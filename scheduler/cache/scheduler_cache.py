@@ -412,6 +412,24 @@ class SchedulerCache:
                     explained.append((name, view, refusal))
             return explained
 
+    def views(
+        self, scheme: SchedulerScheme, names: AbstractSet[str]
+    ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
+        """Those of the nodes that have GPUs, by name: the view of each, or why it takes no pod of
+        the system at all.
+        """
+        now = self._clock()
+        with self._lock:
+            views = []
+            for name in sorted(names & self._state.nodes.keys()):
+                cached = self._state.nodes[name]
+                if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
+                    found = cached.candidate(scheme, now)
+                    refusal = found if isinstance(found, PlacementRefusal) else None
+                    view = cached.view(now) if refusal is None else None
+                    views.append((name, view, refusal))
+            return views
+
     def candidate_without(
         self, scheme: SchedulerScheme, demand: PodDemand, name: str, gone: AbstractSet[str]
     ) -> CandidateNode | None:

@@ -149,7 +149,18 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
 
     def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
-        """The GPUs' positions as they are tried."""
+        """The GPUs' positions as they are tried: by :meth:`turn`."""
+        turns = [self.turn(gpu, request, demand) for gpu in gpus]
+        positions = range(len(gpus))
+        return sorted(reversed(positions) if self.last_first else positions, key=turns.__getitem__)
+
+    @property
+    def last_first(self) -> bool:
+        """Whether of GPUs with the same :meth:`turn` the last one is tried first."""
+        return False
+
+    def turn(self, gpu: UsedGpu, request: Request, demand: PodDemand) -> tuple[float, ...]:
+        """When a GPU is tried: the one with the least first. It depends on this GPU alone."""
         raise NotImplementedError
 
     def fit(

@@ -7,7 +7,7 @@ refuses a pod that already has one, so a pod whose binding failed waits for ever
 written before the binding, and the GPUs are chosen again each time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from vgpu.model.allocation import Request
@@ -29,16 +29,9 @@ _MESSAGES: Final[Mapping[PlacementReason, str]] = {
 class GpuAdmissionDialect(SequentialDialect, frozen=True):
     """The predicate for one node."""
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
+    def turn(self, gpu: UsedGpu, request: Request, demand: PodDemand) -> tuple[float, ...]:  # noqa: ARG002
         """The GPUs by free cores, free memory in whole blocks, and index."""
-        return sorted(
-            range(len(gpus)),
-            key=lambda position: (
-                gpus[position].free_milli,
-                gpus[position].free_bytes // GAIA_MEMORY_BLOCK,
-                gpus[position].device.index or 0,
-            ),
-        )
+        return gpu.free_milli, gpu.free_bytes // GAIA_MEMORY_BLOCK, gpu.device.index or 0
 
     def fit(
         self,

@@ -61,12 +61,9 @@ class GpushareDialect(SequentialDialect, frozen=True):
             return PlacementReason.NO_GPUS
         return super().node_reason(demand, node)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
+    def turn(self, gpu: UsedGpu, request: Request, demand: PodDemand) -> tuple[float, ...]:  # noqa: ARG002
         """The fullest first, of equals the one with the lowest index."""
-        return sorted(
-            range(len(gpus)),
-            key=lambda position: (gpus[position].free_bytes, gpus[position].device.index or 0),
-        )
+        return gpu.free_bytes, gpu.device.index or 0
 
     def fit(
         self,

@@ -4,7 +4,7 @@ This is the rule of HAMi's policy ``topology-aware``: several GPUs are those who
 highest sum; a single one is the GPU that the others miss least.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -216,6 +216,8 @@ class HamiDialect(VolcanoDialect, frozen=True):
         """The shares of one container on the GPUs at these places; ``gpus`` get them."""
         if demand.wishes.best_connected:
             places = self._best_connected(places, request, gpus, demand, node)
+        elif len(places) == len(gpus):
+            return super().place(request, gpus, demand, node)
         there = [gpus[place] for place in places]
         result = super().place(request, there, demand, node)
         if not isinstance(result, PlacementRefusal):
@@ -260,25 +262,23 @@ class HamiDialect(VolcanoDialect, frozen=True):
         later = [request for request in demand.requests if request.kind is not ContainerKind.INIT]
         return sorted(later, key=lambda request: request.kind is not ContainerKind.SIDECAR)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
-        """By the pod's policies or the cluster's, then by NUMA node; the last ones come first."""
-        keys = [_SORT_KEYS[name] for name in demand.wishes.gpu_order or (self.gpu_policy,)]
-        weights = demand.wishes.use_weights
+    @property
+    def last_first(self) -> bool:
+        """True: HAMi tries its sorted list from the end."""
+        return True
 
-        def key(position: int) -> tuple[float, ...]:
-            gpu = gpus[position]
-            use = _use(gpu, weights)
-            return (*(sort_key(gpu, use) for sort_key in keys), gpu.numa, position)
+    def turn(self, gpu: UsedGpu, request: Request, demand: PodDemand) -> tuple[float, ...]:  # noqa: ARG002
+        """By the pod's policies or the cluster's, then by NUMA node; the highest comes first."""
+        wishes = demand.wishes
+        use = _use(gpu, wishes.use_weights)
+        policies = wishes.gpu_order or (self.gpu_policy,)
+        return (*[-_SORT_KEYS[name](gpu, use) for name in policies], -gpu.numa)
 
-        return sorted(range(len(gpus)), key=key, reverse=True)
-
-    def _flaws(
-        self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
-    ) -> Iterator[PlacementReason]:
+    def _flaw(self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes) -> Skip:
         """The mode that the pod requests, since HAMi looks for the GPU's in it; then Volcano's."""
         if wishes.mode is not None and (gpu.mode or SOFTWARE) not in wishes.mode:
-            yield PlacementReason.SHARING_MODE
-        yield from super()._flaws(gpu, request, memory, wishes)
+            return PlacementReason.SHARING_MODE
+        return super()._flaw(gpu, request, memory, wishes)
 
     def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """0: HAMi's score of a node does not depend on the pod."""
@@ -291,6 +291,8 @@ class HamiDialect(VolcanoDialect, frozen=True):
 
 def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tuple[Allocation, ...]:
     """As the containers start: init containers and sidecars as in the spec, then the others."""
+    if len(allocations) == 1:
+        return tuple(allocations)
     places = {request.container: place for place, request in enumerate(demand.requests)}
     return tuple(
         sorted(
@@ -301,17 +303,15 @@ def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tup
 
 
 def _use(gpu: UsedGpu, weights: tuple[int, int, int]) -> float:
-    device = gpu.device
-    parts = (
-        (gpu.users, device.slots),
-        (gpu.cores_milli, device.cores_milli),
-        (gpu.memory_bytes, device.memory_bytes),
-    )
-    return sum(
-        weight * in_use / total
-        for weight, (in_use, total) in zip(weights, parts, strict=True)
-        if total
-    )
+    device, (slot, core, memory) = gpu.device, weights
+    use = 0.0
+    if device.slots:
+        use += slot * gpu.users / device.slots
+    if device.cores_milli:
+        use += core * gpu.cores_milli / device.cores_milli
+    if device.memory_bytes:
+        use += memory * gpu.memory_bytes / device.memory_bytes
+    return use
 
 
 _SORT_KEYS: Final[Mapping[str, Callable[[UsedGpu, float], float]]] = {
@@ -319,4 +319,4 @@ _SORT_KEYS: Final[Mapping[str, Callable[[UsedGpu, float], float]]] = {
     SPREAD: lambda _, use: -use,
     NUMA: lambda gpu, _: gpu.numa,
 }
-"""The policies that order GPUs, by a GPU and its use; HAMi tries its sorted list from the end."""
+"""The policies that order GPUs, by a GPU and its use: the highest comes first."""

@@ -6,7 +6,7 @@ calls unhealthy is not chosen, spread prefers nodes with idle GPUs, and types to
 also where others are to be used. Init containers are ignored.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -140,14 +140,16 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return PlacementReason.SHARING_MODE
         return super().node_reason(demand, node)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
-        """By the policy; among equals the first comes first."""
-        positions = range(len(gpus))
+    @property
+    def last_first(self) -> bool:
+        """Whether the last GPU comes first: without a policy."""
+        return self.policy is SchedulingPolicy.NONE
+
+    def turn(self, gpu: UsedGpu, request: Request, demand: PodDemand) -> tuple[float, ...]:  # noqa: ARG002
+        """By the policy."""
         if self.policy is SchedulingPolicy.BINPACK:
-            return sorted(positions, key=lambda position: -gpus[position].memory_bytes)
-        if self.policy is SchedulingPolicy.SPREAD:
-            return sorted(positions, key=lambda position: gpus[position].users)
-        return list(reversed(positions))
+            return (-gpu.memory_bytes,)
+        return (gpu.users,) if self.policy is SchedulingPolicy.SPREAD else ()
 
     def memory(self, request: Request, gpu: UsedGpu) -> int | None:
         """Bytes of this GPU: as many as requested, or that percentage of it in whole units."""
@@ -171,7 +173,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         is_mig = (gpu.mode or node.mode) == MIG
         if is_mig and not gpu.geometries:
             return PlacementReason.MIG_GEOMETRY
-        flaw = next(self._flaws(gpu, request, memory or 0, demand.wishes), None)
+        flaw = self._flaw(gpu, request, memory or 0, demand.wishes)
         if flaw is not None:
             return flaw
         if not is_mig:
@@ -207,10 +209,10 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             avoid=",".join(demand.wishes.avoid_uuids),
         )
 
-    def _flaws(
+    def _flaw(  # noqa: PLR0911  # one for each check
         self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
-    ) -> Iterator[PlacementReason]:
-        """Everything that is wrong with a GPU, in the scheduler's order.
+    ) -> Skip:
+        """What is wrong with a GPU, first in the scheduler's order.
 
         A request of 100 percent is exclusive on a GPU of 100, and not where HAMi has scaled the
         cores. Cores of which a GPU has 0 are not counted (HAMi: ``device.go:800`` and ``806``).
@@ -219,27 +221,26 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         if (wishes.use_uuids and device.uuid not in wishes.use_uuids) or (
             device.uuid in wishes.avoid_uuids
         ):
-            yield PlacementReason.UUID
+            return PlacementReason.UUID
         if self.rules.skip_unhealthy and not device.healthy:
-            yield PlacementReason.UNHEALTHY
+            return PlacementReason.UNHEALTHY
         if gpu.cordoned:
-            yield PlacementReason.CORDONED
+            return PlacementReason.CORDONED
         if device.slots is not None and device.slots <= gpu.users:
-            yield PlacementReason.SLOTS
+            return PlacementReason.SLOTS
         if wishes.idle_gpus and gpu.users > 0:
-            yield PlacementReason.EXCLUSIVE
+            return PlacementReason.EXCLUSIVE
         if not gpu.groups.isdisjoint(wishes.apart):
-            yield PlacementReason.POD_GROUP
+            return PlacementReason.POD_GROUP
         if gpu.capacity_bytes - gpu.memory_bytes < memory:
-            yield PlacementReason.MEMORY
+            return PlacementReason.MEMORY
         if gpu.cores_milli + cores > device.cores_milli:
-            yield PlacementReason.CORES
+            return PlacementReason.CORES
         if cores == WHOLE_DEVICE_MILLI == device.cores_milli and gpu.users > 0:
-            yield PlacementReason.EXCLUSIVE
+            return PlacementReason.EXCLUSIVE
         if cores == 0 and 0 < device.cores_milli <= gpu.cores_milli:
-            yield PlacementReason.EXCLUSIVELY_USED
-        if not self._is_of_type(gpu, wishes):
-            yield PlacementReason.TYPE
+            return PlacementReason.EXCLUSIVELY_USED
+        return None if self._is_of_type(gpu, wishes) else PlacementReason.TYPE
 
     def _is_of_type(self, gpu: UsedGpu, wishes: PlacementWishes) -> bool:
         """Whether the pod takes GPUs of this type (HAMi: ``pkg/device/devices.go:719``)."""

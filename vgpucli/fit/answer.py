@@ -137,14 +137,15 @@ def _counted(
     limited: dict[str, NodeExclusion] = {}
     refused: dict[str, PlacementRefusal] = {}
     nodes = []
-    for name, view, refusal in simulation.cache.explain(scheme, demand):
-        if name not in wanted:
-            continue
+    for name, view, refusal in simulation.cache.views(scheme, wanted):
         if refusal is not None or view is None:
             refused[name] = refusal or PlacementRefusal.of(PlacementReason.NO_GPUS)
             continue
         room = None if offers is None else offers.room(name, offers.wanted)
         counted = counter.first(view.candidate, MOST_ON_NODE if room is None else room)
+        if counted.refusal is not None:
+            refused[name] = view.blamed(scheme, demand, counted.refusal)
+            continue
         if offers is not None and counted.pods == room:
             why = offers.shortage(name, offers.wanted, room)
             limited |= {} if why is None else {name: NodeExclusion.of(why)}
