@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from reconciler.cycle import Cycles, PreparedPlan
 from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.report.document import PlanDocument, plan_document
+from vgpu.kube.dump import documents_of
 from vgpu.model.durations import parse_duration
 from vgpu.model.reasons import SourceError
 from vgpu.program.flags import Decorator, composed
@@ -55,13 +57,13 @@ class Moment(click.ParamType[float]):
 dump_flags: Final[Decorator] = composed(
     click.option(
         "--from",
-        "dump",
-        default="",
+        "dumps",
+        multiple=True,
         metavar="FILE",
         allow_from_autoenv=False,
         help="Read 'kubectl get nodes,pods -A -o json --show-managed-fields' from a file, or from -"
         " for standard input, and ask no API server. SharePods and ConfigMaps in it are used."
-        " Without --show-managed-fields ages are estimated from conditions and starts.",
+        " Without --show-managed-fields ages are estimated from conditions and starts. Repeatable.",
     ),
     click.option(
         "--at",
@@ -77,21 +79,36 @@ dump_flags: Final[Decorator] = composed(
 
 
 def is_from_dump(
-    ctx: click.Context, options: ReconcilerOptions, dump: str, taken: float | None
+    ctx: click.Context, options: ReconcilerOptions, dumps: Sequence[str], taken: float | None
 ) -> bool:
     """Whether the plan is from a dump. Raises click.UsageError for flags that contradict it."""
-    if taken is not None and not dump:
+    if taken is not None and not dumps:
         raise click.UsageError("--at is of a dump: it needs --from", ctx)
-    is_dump = reads_dumps([dump] if dump else [])
+    is_dump = reads_dumps(dumps)
     if is_dump and options.scope is Scope.NODE:
         raise click.UsageError("--from asks no cluster: drop --scope node", ctx)
     return is_dump
 
 
-def prepared_from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> PreparedPlan:
-    """The plan of the objects in a file. Raises click.ClickException."""
-    content, written = read_dump(path)
-    return _prepared(options, path, content, min(written, time.time()) if taken is None else taken)
+def prepared_from_dump(
+    options: ReconcilerOptions, paths: Sequence[str], taken: float | None
+) -> PreparedPlan:
+    """The plan of the objects in these files. Raises click.ClickException."""
+    files = [read_dump(path) for path in paths]
+    now = min(time.time(), *(written for _, written in files)) if taken is None else taken
+    name = " and ".join(paths)
+    if len(files) == 1:
+        return _prepared(options, name, files[0][0], now)
+    try:
+        documents = [
+            bytes(document)
+            for path, (content, _) in zip(paths, files, strict=True)
+            for document, _ in documents_of(content, path)
+        ]
+    except SourceError as error:
+        raise not_a_dump(str(error)) from error
+    together = b'{"kind": "List", "items": [' + b",".join(documents) + b"]}"
+    return _prepared(options, name, together, now)
 
 
 def earlier_plan(options: ReconcilerOptions, path: str) -> PlanDocument:

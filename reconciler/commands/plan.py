@@ -71,14 +71,21 @@ Status: 0 if nothing is to be done, 3 if something is, also if the circuit break
 @composed(*log_flags("warn"))
 @click.pass_context
 def plan(
-    ctx: click.Context, /, *, dump: str, taken: float | None, before: str, output: str, **_: Any
+    ctx: click.Context,
+    /,
+    *,
+    dumps: tuple[str, ...],
+    taken: float | None,
+    before: str,
+    output: str,
+    **_: Any,
 ) -> None:
     """Show what would be done, and why the rest would not. Changes nothing."""
     options = options_from(ctx)
-    offline = is_from_dump(ctx, options, dump, taken)
+    offline = is_from_dump(ctx, options, dumps, taken)
     earlier = earlier_plan(options, before) if before else None
     if offline:
-        prepared, requests = prepared_from_dump(options, dump, taken), {}
+        prepared, requests = prepared_from_dump(options, dumps, taken), {}
     else:
         with session(options) as opened:
             prepared = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
@@ -86,7 +93,7 @@ def plan(
     document = plan_document(prepared.plan)
     shown = document if earlier is None else compared(document, earlier)
     if output == TEXT:
-        hint = "" if dump else "vgpu reconcile apply, with the same flags"
+        hint = "" if dumps else "vgpu reconcile apply, with the same flags"
         show_plan(standard_output(), prepared.plan, hint)
         if isinstance(shown, ComparedPlan):
             say("", *diff_lines(shown.diff))

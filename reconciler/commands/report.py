@@ -80,7 +80,7 @@ def report(
     *,
     audit: str,
     since: float | None,
-    dump: str,
+    dumps: tuple[str, ...],
     taken: float | None,
     metrics_file: str,
     output: str,
@@ -89,8 +89,8 @@ def report(
     """Show what is wrong, rule by rule, who has the most of it, and what was done about it."""
     options = options_from(ctx)
     done = _done(audit, since)
-    if is_from_dump(ctx, options, dump, taken):
-        prepared, requests = prepared_from_dump(options, dump, taken), {}
+    if is_from_dump(ctx, options, dumps, taken):
+        prepared, requests = prepared_from_dump(options, dumps, taken), {}
     else:
         with session(options) as opened:
             prepared = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()

@@ -5,9 +5,6 @@ no SharePods, they count as seen only if no object in it uses KubeShare.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
-
-import msgspec
 
 from reconciler.cluster_index import PENDING, is_holder
 from reconciler.ledger_cache import LedgerCache
@@ -16,25 +13,13 @@ from reconciler.observe import ClusterView
 from reconciler.observe.cluster import cluster_view
 from reconciler.observe.owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes, with_resource_claims
-from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep
-from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
+from vgpu.kube.dump import decode_dump, ignored_text, is_cut, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
-
-
-class _ListMeta(msgspec.Struct, frozen=True):
-    continue_token: str | None = msgspec.field(name="continue", default=None)
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMeta | None = None
-
-
-_LIST: Final = msgspec.json.Decoder(_List)
 
 
 class DumpObserver:
@@ -84,7 +69,7 @@ class DumpObserver:
                 else ""
             ),
         }
-        cut = self._is_cut()
+        cut = is_cut(self._content, self._object_name)
         notes = [note for note in missing.values() if note]
         notes += [f"{ignored} ignored"] if ignored else []
         notes += _undated(dump.pods)
@@ -117,14 +102,6 @@ class DumpObserver:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _is_cut(self) -> bool:
-        """Whether the dump is one page of an API server's answer."""
-        try:
-            metadata = decode(self._content, _LIST, self._object_name).metadata
-        except SourceError:
-            return False
-        return bool(metadata and metadata.continue_token)
 
 
 def _undated(pods: Iterable[Pod]) -> Iterator[str]:

@@ -95,13 +95,18 @@ def pod_group(phase="Pending", message=""):
     }
 
 
-def queue(number="8", state="Open"):
+def queue(number="8", state="Open", memory=(), cpu=()):
+    capability = {"volcano.sh/vgpu-number": number}
+    allocated = {"volcano.sh/vgpu-number": "2"}
+    for name, amounts in (("volcano.sh/vgpu-memory", memory), ("cpu", cpu)):
+        if amounts:
+            capability[name], allocated[name] = amounts
     return {
         "kind": "Queue",
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "metadata": {"name": "research"},
-        "spec": {"capability": {"volcano.sh/vgpu-number": number}},
-        "status": {"state": state, "allocated": {"volcano.sh/vgpu-number": "2"}},
+        "spec": {"capability": capability},
+        "status": {"state": state, "allocated": allocated},
     }
 
 
@@ -110,6 +115,22 @@ def queue(number="8", state="Open"):
     [
         ((pod_group(), queue()), "pod_group_waits", "phase Pending, 2 of at least 4 pods run"),
         ((pod_group(), queue("2")), "queue_full", "has 2 of 2 volcano.sh/vgpu-number allocated"),
+        ((pod_group("Running"), queue("2")), "queue_full", ", and the pod requests 1"),
+        (
+            (pod_group(), queue("8", memory=("24000", "20000"))),
+            "queue_full",
+            "has 20000 of 24000 volcano.sh/vgpu-memory allocated, and the pod requests 8000",
+        ),
+        (
+            (pod_group("Running"), queue("8", memory=("24000", "20000"))),
+            "not_scheduled",
+            "",
+        ),
+        (
+            (pod_group(), queue("8", cpu=("4", "3800m"))),
+            "queue_full",
+            "has 3.8 of 4 cpu allocated, and the pod requests 0.5",
+        ),
         ((pod_group(), queue(state="Closed")), "queue_full", "queue research is Closed"),
         ((pod_group("Running"), queue()), "not_scheduled", ""),
         ((), "not_scheduled", ""),
@@ -118,6 +139,7 @@ def queue(number="8", state="Open"):
 def test_the_pod_group_of_a_pod_and_its_queue_are_read(tmp_path, objects, code, detail):
     limits = sample.volcano_limits(8000)
     waits = sample.pod("waits", "", limits, {"scheduling.k8s.io/group-name": "job-1"})
+    waits["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "500m"}
     document, reserved = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits, *objects)
     assert codes(reserved["reasons"]) == [code]
     assert detail in document["conclusion"]

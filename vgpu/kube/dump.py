@@ -1,7 +1,8 @@
 """The output of ``kubectl get nodes,pods,sharepods,configmaps -A -o json``; pure."""
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +46,12 @@ GPU_QUOTA: Final = "gpuquota"
 
 _VERSIONS: Final = {kind.name: (kind.api_version, *kind.older) for kind in KINDS}
 """The API versions of each kind, since other groups have a Node or a Pod, too."""
+
+_LIST: Final = "List"
+"""The end of the kind of a list."""
+
+DEEPEST_LIST: Final = 8
+"""Maximum number of lists within each other."""
 
 _QUOTED: Final = 60
 """Maximum number of quoted bytes of a file that is no JSON."""
@@ -136,8 +143,7 @@ def marks_in_dump(content: bytes, key: str, object_name: str = "dump") -> Mappin
 
 def _labelled(content: bytes, object_name: str) -> Iterator[_LabelledMeta]:
     """The metadata of all readable objects. Raises SourceError MALFORMED."""
-    decoded = decode(content, ANY_LIST, object_name)
-    for item in (content,) if decoded.listed is None else decoded.listed:
+    for _, _, item in items_of(content, object_name):
         try:
             yield decode(item, _LABELLED, object_name).metadata
         except SourceError:
@@ -172,26 +178,96 @@ def items_of(
 ) -> Iterator[tuple[str, wire.AnyObject, Content]]:
     """The objects in the output of ``kubectl get … -o json``, each with its kind and its name.
 
+    Documents may stand one after another, and lists in lists, as where files were put together.
     Raises SourceError as :func:`decode_dump`.
     """
+    for document, decoded in documents_of(content, object_name):
+        yield from _items(document, decoded, object_name, DEEPEST_LIST)
+
+
+def is_cut(content: bytes, object_name: str = "dump") -> bool:
+    """Whether a document is one page of an API server's answer."""
     try:
-        decoded = decode(content, ANY_LIST, object_name)
+        documents = list(documents_of(content, object_name))
+    except SourceError:
+        return False
+    return any(listed.metadata.continue_token for _, listed in documents)
+
+
+def documents_of(content: bytes, object_name: str) -> Iterator[tuple[Content, wire.AnyList]]:
+    """The documents of a file: JSON or YAML, one or several. Raises SourceError MALFORMED."""
+    try:
+        documents: Iterable[tuple[Content, wire.AnyList]]
+        documents = [(content, decode(content, ANY_LIST, object_name))]
     except SourceError as error:
-        if content.lstrip()[:1] in (b"{", b""):
+        if content.lstrip()[:1] == b"":
             raise
-        start = one_line(content[:_QUOTED].decode("utf-8", "replace"))
-        detail = f"it is not JSON, and begins with {start!r}"
-        raise SourceError(Reason.MALFORMED, object_name, detail) from error
-    if not decoded.kind:
-        raise SourceError(Reason.MALFORMED, object_name, "not a Kubernetes object: it has no kind")
-    if decoded.kind == "Status":
-        status = decode(content, _STATUS, object_name)
-        refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
-        raise SourceError(Reason.MALFORMED, object_name, f"the API server refused it: {refusal}")
-    kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
-    for item in (content,) if decoded.listed is None else decoded.listed:
+        texts = _further_documents(content) or _yaml_documents(content)
+        if not texts:
+            if content.lstrip()[:1] == b"{":
+                raise
+            start = one_line(content[:_QUOTED].decode("utf-8", "replace"))
+            detail = f"it is not JSON, and begins with {start!r}"
+            raise SourceError(Reason.MALFORMED, object_name, detail) from error
+        documents = ((text, decode(text, ANY_LIST, object_name)) for text in texts)
+    for document, decoded in documents:
+        if not decoded.kind:
+            detail = "not a Kubernetes object: it has no kind"
+            raise SourceError(Reason.MALFORMED, object_name, detail)
+        if decoded.kind == "Status":
+            status = decode(document, _STATUS, object_name)
+            refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
+            detail = f"the API server refused it: {refusal}"
+            raise SourceError(Reason.MALFORMED, object_name, detail)
+        yield document, decoded
+
+
+def _items(
+    document: Content, decoded: wire.AnyList, object_name: str, depth: int
+) -> Iterator[tuple[str, wire.AnyObject, Content]]:
+    """The objects of a document; those of the lists in it, too."""
+    kind_of_all = decoded.kind.removesuffix(_LIST)  # for items without a kind
+    for item in (document,) if decoded.listed is None else decoded.listed:
         about = decode(item, ANY_OBJECT, object_name)
+        if about.kind.endswith(_LIST) and depth and item is not document:
+            inner = decode(item, ANY_LIST, object_name)
+            if inner.listed is not None:
+                yield from _items(item, inner, object_name, depth - 1)
+                continue
         yield about.kind or kind_of_all, about, item
+
+
+def _further_documents(content: bytes) -> list[bytes]:
+    """JSON documents that stand one after another; [] if it is anything else."""
+    try:
+        text = content.decode()
+        decoder, place, documents = json.JSONDecoder(), 0, []
+        while place < len(text):
+            if text[place].isspace():
+                place += 1
+                continue
+            _, end = decoder.raw_decode(text, place)
+            documents.append(text[place:end].encode())
+            place = end
+    except (ValueError, RecursionError):
+        return []
+    return documents if len(documents) > 1 else []
+
+
+def _yaml_documents(content: bytes) -> list[bytes]:
+    """The objects of YAML documents as JSON; [] if it is no YAML of Kubernetes."""
+    if content.lstrip()[:1] in (b"{", b"["):
+        return []
+    import yaml  # noqa: PLC0415  # few dumps are YAML
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = [each for each in yaml.load_all(content, loader) if each is not None]
+        if not all(isinstance(each, dict) and "kind" in each for each in documents):
+            return []
+        return [msgspec.json.encode(each) for each in documents]
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return []
 
 
 def decode_dump(
@@ -203,7 +279,8 @@ def decode_dump(
 ) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
-    The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
+    The output is a ``List`` of mixed kinds, a list of one kind, or one object, as JSON or YAML; or
+    several of these, one after another or in a ``List``. Raises SourceError
     MALFORMED for anything else, such as the Status of a refusal, which it quotes. ``scheduling`` is
     whether to read what kube-scheduler reads of nodes and pods, too.
     """

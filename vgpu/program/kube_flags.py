@@ -121,6 +121,23 @@ def not_a_dump(problem: str, flag: str = "--from") -> click.ClickException:
     return HintedFailure(f"{flag} {problem}", hint)
 
 
+ReadDump = Callable[[str], tuple[bytes, float]]
+"""Reads a file as :func:`read_dump`."""
+
+
+def reread(paths: Sequence[str]) -> ReadDump:
+    """Reads files that are needed several times: standard input, which ends, is kept.
+
+    Raises click.ClickException.
+    """
+    kept = {path: read_dump(path) for path in paths if path == "-"}
+
+    def read(path: str) -> tuple[bytes, float]:
+        return kept[path] if path in kept else read_dump(path)
+
+    return read
+
+
 def read_dump(path: str, flag: str = "--from") -> tuple[bytes, float]:
     """The file of a flag, ``-`` for standard input, and when it was written, in unix seconds.
 

@@ -30,7 +30,7 @@ from vgpu.kube.verbs import CREATE, LIST
 from vgpu.model.objects import MalformedObject
 from vgpu.model.reasons import SourceError
 from vgpu.program.failures import HintedFailure
-from vgpu.program.kube_flags import read_dump
+from vgpu.program.kube_flags import ReadDump, read_dump
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.doctor import DUMPED
 from vgpucli.doctor.access_review import ACCESS_REVIEWS, Right, account_access, service_account_user
@@ -310,9 +310,12 @@ def _reviews(
 
 
 def from_dumps(
-    paths: Sequence[str], units: UnitBytes, given: Sequence[SchedulerText] = ()
+    paths: Sequence[str],
+    units: UnitBytes,
+    given: Sequence[SchedulerText] = (),
+    read: ReadDump | None = None,
 ) -> ClusterFacts:
-    """The facts of dumps; ``given`` as above. Raises click.ClickException."""
+    """The facts of dumps, which ``read`` reads; ``given`` as above. Raises ClickException."""
     reading = _Reading()
     times: list[float] = []
     configs = list(given)
@@ -321,7 +324,7 @@ def from_dumps(
     kinds |= {kind.name: (name, kind, "") for name, kind in _POLICY_PARTS.items()}
     seen: set[str] = set()
     for path in paths:
-        content, written = read_dump(path)
+        content, written = (read or read_dump)(path)
         times.append(written)
         try:
             for kind_name, about, item in items_of(content, path):

@@ -516,7 +516,14 @@ class ClusterEvidence:
             return None
         read = self.cluster.group
         namespace = pod.ref.namespace
-        return GroupOfPod(f"{namespace}/{name}") if read is None else read(namespace, name)
+        group = GroupOfPod(f"{namespace}/{name}") if read is None else read(namespace, name)
+        return structs.replace(group, requests=self._requests_of(pod))
+
+    def _requests_of(self, pod: Pod) -> Mapping[str, int]:
+        """All that the pod requests; of a pod that was read alone its extended resources."""
+        placed = self.cluster.scheduling.placed
+        own = (each.requests for each in placed if each.uid == pod.ref.uid)
+        return next(own, pod.requested_units())
 
     def _installation_errors(self, evidence: KnownPod) -> tuple[InstallationError, ...]:
         """The errors of components, if a pod waits for a scheduler of its sharing system."""

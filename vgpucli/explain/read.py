@@ -21,7 +21,7 @@ from vgpu.kube.kinds import NODES
 from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS, PodGroup, Queue
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import SourceError
-from vgpu.program.kube_flags import read_dump
+from vgpu.program.kube_flags import ReadDump, reread
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.facts import ClusterFacts
@@ -44,7 +44,8 @@ MOST_NODES: Final = 32
 def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
     kinds = (*INSTALLATION_KINDS, *(kind.name for kind in VOLCANO_KINDS))
-    read = from_files(paths, scheduling=True, used=kinds)
+    file = reread(paths)
+    read = from_files(paths, scheduling=True, used=kinds, read=file)
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -56,8 +57,8 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         pods_read=read.pods_read,
         claims_read=bool(read.objects.resource_claims.resource_claims),
         scheduling=read.scheduling,
-        installation=dumped_installation(paths, read.others),
-        group=dumped_groups(paths, read.others),
+        installation=dumped_installation(paths, read.others, file),
+        group=dumped_groups(paths, read.others, file),
     )
 
 
@@ -65,33 +66,35 @@ INSTALLATION_KINDS: Final = frozenset({"DaemonSet", "Deployment", "ConfigMap"})
 """The kinds of a dump that show how the sharing systems are installed."""
 
 
-def dumped_installation(paths: Sequence[str], kinds: Collection[str]) -> Installation | None:
+def dumped_installation(
+    paths: Sequence[str], kinds: Collection[str], file: ReadDump
+) -> Installation | None:
     """How to read the installation from dumps with these ``kinds``; None if they have none of it.
 
-    Standard input is read once, and has been.
+    ``file`` reads one of the paths, again.
     """
-    if INSTALLATION_KINDS.isdisjoint(kinds) or "-" in paths:
+    if INSTALLATION_KINDS.isdisjoint(kinds):
         return None
 
     def read() -> ClusterFacts | None:
         try:
-            return from_dumps(paths, {})
+            return from_dumps(paths, {}, read=file)
         except click.ClickException:
             return None
 
     return read
 
 
-def dumped_groups(paths: Sequence[str], kinds: Collection[str]) -> ReadGroup | None:
+def dumped_groups(paths: Sequence[str], kinds: Collection[str], file: ReadDump) -> ReadGroup | None:
     """How to read a PodGroup and its queue from dumps with these ``kinds``; None as above."""
-    if POD_GROUPS.name not in kinds or "-" in paths:
+    if POD_GROUPS.name not in kinds:
         return None
 
     def read(namespace: str, name: str) -> GroupOfPod:
         found: list[Any] = []
         by_kind: dict[str, ApiKind[Any]] = {kind.name: kind for kind in VOLCANO_KINDS}
         for path in paths:
-            content, _ = read_dump(path)
+            content, _ = file(path)
             for kind_name, about, item in items_of(content, path):
                 kind = by_kind.get(kind_name)
                 if kind is not None and about.api_version in ("", kind.api_version):

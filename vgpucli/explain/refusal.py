@@ -216,7 +216,7 @@ def _by_group(kind: PartKind, reason: ExplainReason) -> _Cause:
         step, group = by_message(evidence, message), evidence.in_the_way.group
         if step is None or group is None:
             return step
-        full = tuple(group.full(requested_names(evidence.pod)))
+        full = tuple(group.full())
         own = full[0] if full and reason is ExplainReason.QUEUE_FULL else step.detail
         return structs.replace(
             step,
@@ -231,11 +231,11 @@ def _by_group(kind: PartKind, reason: ExplainReason) -> _Cause:
 def group_step(evidence: KnownPod) -> ExplainedStep | None:
     """The step of a pod that no scheduler has tried to place, since its PodGroup waits."""
     group = evidence.in_the_way.group
-    cause = None if group is None else group.cause(requested_names(evidence.pod))
+    cause = None if group is None else group.cause()
     if group is None or cause is None:
         return None
     reason, detail = cause
-    texts = (*group.texts, *group.full(requested_names(evidence.pod)))
+    texts = (*group.texts, *group.full())
     step = _failed(evidence, reason, *texts)
     return structs.replace(
         step, detail=detail, advice=group_advice(group, evidence.pod.ref.namespace)

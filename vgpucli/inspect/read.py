@@ -49,7 +49,7 @@ from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQu
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
-from vgpu.program.kube_flags import not_a_dump, read_dump
+from vgpu.program.kube_flags import ReadDump, not_a_dump, read_dump
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.schemes.registry import registry
 
@@ -93,11 +93,12 @@ def from_files(
     budgets: bool = False,
     scheduling: bool = False,
     used: Collection[str] = (),
+    read: ReadDump = read_dump,
 ) -> Read:
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
 
     ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag.
-    ``used`` are kinds that the caller reads by itself.
+    ``used`` are kinds that the caller reads by itself, and ``read`` reads a file.
     """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
@@ -113,7 +114,7 @@ def from_files(
     labels: dict[str, Mapping[str, str]] = {}
     dumps: list[Dump] = []
     for path in paths:
-        content, written = read_dump(path)
+        content, written = read(path)
         try:
             dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS, scheduling=scheduling)
         except SourceError as error:
