@@ -41,6 +41,7 @@ from vgpu.model.objects import Pod
 from vgpu.model.reasons import SourceError
 from vgpu.model.units import MIB, count
 from vgpu.placement.result import PlacementRefusal
+from vgpu.schemes.system_titles import system_title
 from vgpu.web.message import Handler, HttpRequest, HttpResponse, plain
 from vgpu.web.routes import Route, Routes, restricted
 
@@ -201,7 +202,7 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
         yield f"{title}: {demand.text}"
         return
     scheme, requested = demand
-    yield f"{title} ({scheme.row.name}) requests {request_text(requested.requests)}"
+    yield f"{title} ({system_title(scheme.row.name)}) requests {request_text(requested.requests)}"
     if pod.node:
         yield f"it is bound to node {pod.node}"
         return

@@ -38,6 +38,7 @@ from vgpu.model.names import Phase, PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock, SchemeCodec
 from vgpu.schemes.registry import registry
+from vgpu.schemes.system_titles import system_title
 
 _MOST_DEVICES: Final = 16
 """Maximum number of a container's devices that evidence names."""
@@ -60,20 +61,19 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             for reading in cluster_index.readings(pod)
             if reading.claim is not None and _is_owed(reading, reading.claim)
         ]
-        claims = [claim for _, claim in owed]
         if cluster_index.empty_claim(pod):
             continue  # rule running_without_device reports it
-        if not claims:
+        if not owed:
             yield from _malformed(Rule.ASSUMED_EXPIRED, cluster_index, pod)
             yield from _without_claim(cluster_index, policy, pod)
             continue
-        since = latest((*(claim.assumed_at for claim in claims), pod.scheduled_at, pod.started_at))
+        since = latest((*(claim.assumed_at for _, claim in owed), pod.scheduled_at, pod.started_at))
         if is_due(cluster_index, policy, since, policy.ages.assumed):
             yield Finding(
                 rule=Rule.ASSUMED_EXPIRED,
                 cause=Cause.NEVER_ASSIGNED,
                 object_ref=of_pod(pod),
-                evidence=tuple(line for claim in claims for line in _evidence(claim)),
+                evidence=tuple(line for each in owed for line in _evidence(*each)),
                 since=since,
                 grace=policy.ages.assumed,
                 action=evict(pod),
@@ -90,13 +90,13 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or pod.node or pod.gated:
             continue
-        readings = [reading for reading in cluster_index.readings(pod) if reading.claim is not None]
-        claims = cluster_index.claims(pod)
-        if not claims:
+        readings = cluster_index.readings(pod)
+        readable = [(each, each.claim) for each in readings if each.claim is not None]
+        if not readable:
             yield from _malformed(Rule.ASSUMED_UNBOUND, cluster_index, pod)
             continue
         reserved_at = latest(
-            time for claim in claims for time in (claim.assumed_at, claim.assigned_at)
+            time for _, claim in readable for time in (claim.assumed_at, claim.assigned_at)
         )
         since = None if reserved_at is None else latest((reserved_at, pod.created_at))
         if is_due(cluster_index, policy, since, policy.ages.assumed):
@@ -106,13 +106,15 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
                 cause=Cause.NEVER_BOUND,
                 object_ref=of_pod(pod),
                 evidence=(
-                    *(line for claim in claims for line in _evidence(claim)),
+                    *(line for each in readable for line in _evidence(*each)),
                     *((scheduler,) if pod.unschedulable else ()),
                 ),
                 since=since,
                 grace=policy.ages.assumed,
                 effect=Effect.REPAIR,
-                action=edit_pod(pod, dict.fromkeys(_claim_keys(readings, pod))),
+                action=edit_pod(
+                    pod, dict.fromkeys(_claim_keys([each for each, _ in readable], pod))
+                ),
             )
 
 
@@ -139,14 +141,15 @@ def _claim_keys(readings: Sequence[ClaimReading], pod: Pod) -> list[str]:
     return sorted({key for reading in readings for key in reading.codec.claim_keys(pod)})
 
 
-def _evidence(claim: Claim) -> Iterator[str]:
+def _evidence(reading: ClaimReading, claim: Claim) -> Iterator[str]:
+    system = system_title(registry().row(reading.codec).name)
     for allocation in claim.allocations:
         devices = ", ".join(share.device for share in allocation.shares[:_MOST_DEVICES])
-        yield f"{claim.scheme}: {allocation.phase} {allocation.container or 'pod'}: {devices}"
+        yield f"{system}: {allocation.phase} {allocation.container or 'pod'}: {devices}"
     if not claim.allocations:
-        yield f"{claim.scheme}: reserved, but no device is named"
+        yield f"{system}: reserved, but no device is named"
     if claim.failed:
-        yield f"{claim.scheme}: the plugin reports that it could not serve the pod"
+        yield f"{system}: the plugin reports that it could not serve the pod"
     yield from claim.remarks
 
 

@@ -204,11 +204,16 @@ def test_wrong_flags_have_one_line(dump, words, problem):
 
 
 def test_an_object_that_does_not_exist(source):
+    is_dump = source[0] == "--from"
+    gone = "there is no node 'gpu-9'. Is it gpu-"
+    if is_dump:
+        gone = "there is no node 'gpu-9' any more, and pod free/orphan with shares of GPUs is still"
     for words, problem in (
-        (("pod", "ml/train-9"), "ml/train-9" if source[0] == "--from" else "NotFound"),
-        (("node", "gpu-9"), "there is no node 'gpu-9'. Is it gpu-"),
+        (("pod", "ml/train-9"), "ml/train-9" if is_dump else "NotFound"),
+        (("node", "gpu-9"), gone),
         (("gpu", "gpu-1/7"), "node gpu-1 has no single GPU '7'. It has: GPU-"),
-        (("gpu", "gpu-9/0"), "there is no node 'gpu-9'. Is it gpu-"),
+        (("gpu", "gpu-9/0"), gone),
+        (("node", "gpu-12"), "there is no node 'gpu-12'. Is it gpu-"),
     ):
         result = run(*words, *source)
         assert result.exit_code == 1

@@ -158,3 +158,20 @@ def test_the_queue_has_its_numbers_where_the_message_names_it(tmp_path):
     assert "has 2 of 2 volcano.sh/vgpu-number allocated" in document["conclusion"]
     assert "Volcano about PodGroup ml/job-1: too few" in reserved["evidence"]
     assert "kubectl describe queue research" in document["advice"]
+
+
+def test_a_node_that_is_gone_is_the_cause_and_its_pods_findings_are_remarks(tmp_path):
+    marks = {
+        "hami.io/vgpu-node": "gpu-9",
+        "hami.io/vgpu-time": "1",
+        "hami.io/bind-phase": "allocating",
+        "hami.io/vgpu-devices-to-allocate": "GPU-9,NVIDIA,8000,0:;",
+        "hami.io/vgpu-devices-allocated": "GPU-9,NVIDIA,8000,0:;",
+    }
+    document, _ = explained(tmp_path, hami_node(), sample.pod("waits", "gpu-9", HAMI, marks))
+    failed = [each for each in document["steps"] if each["outcome"] == "failed"]
+    assert [codes(each["reasons"]) for each in failed] == [["node_gone"]]
+    assert "the node of the pod does not exist any more" in document["conclusion"]
+    remarks = [code for each in document["steps"] for code in codes(each.get("remarks", ()))]
+    assert "runs_unassigned" in remarks
+    assert document["system"] == "HAMi"

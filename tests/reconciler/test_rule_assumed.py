@@ -35,6 +35,9 @@ ALLOCATED = ("gaia", "gpushare", "hami", "volcano")
 BIND_PHASE = {"volcano": "volcano.sh/bind-phase", "hami": "hami.io/bind-phase"}
 GPU_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 
+TITLES = {"volcano": "Volcano", "hami": "HAMi", "gaia": "gpu-manager", "gpushare": "gpushare"}
+"""The systems for people: not their schemes."""
+
 
 def find(rule, *objects, **fields):
     return list(rule(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), Policy()))
@@ -61,7 +64,7 @@ def test_a_bound_pod_that_allocate_passed_over_gets_a_new_pod(style):
     assert finding.action == Evict(sick.ref, sick.resource_version)
     assert (finding.effect, finding.skip_reason) == (Effect.RECOVERY, None)
     assert (finding.since, finding.grace) == (NOW - HOUR, 300.0)
-    assert finding.evidence[0].startswith(f"{CODECS[style].scheme}: assumed main: ")
+    assert finding.evidence[0].startswith(f"{TITLES[style]}: assumed main: ")
 
 
 @pytest.mark.parametrize("style", ALLOCATED)
@@ -110,7 +113,10 @@ def test_the_plugin_may_say_itself_that_it_failed(style):
     struck = {CODECS[style].key_set.to_allocate: ";"}
     for annotations in (failed, failed | struck):
         finding = only(assumed_expired, not_admitted(style, annotations=annotations))
-        assert "volcano: the plugin reports that it could not serve the pod" in finding.evidence
+        assert (
+            f"{TITLES[style]}: the plugin reports that it could not serve the pod"
+            in finding.evidence
+        )
 
 
 @pytest.mark.parametrize("style", ["volcano", "hami"])

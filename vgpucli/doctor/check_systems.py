@@ -16,6 +16,7 @@ from vgpu.kube.installation import ReportedNode
 from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.registry import registry
+from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.components import (
     GKE,
     HAMIS,
@@ -29,7 +30,6 @@ from vgpucli.doctor.components import (
 )
 from vgpucli.doctor.facts import ClusterFacts, named
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
-from vgpucli.system_titles import system_title
 
 _SYSTEMS: Final = DoctorCheck.SYSTEMS
 _SETTINGS: Final = DoctorCheck.SETTINGS

@@ -153,7 +153,7 @@ def explain_node_command(*, name: str, **flags: Any) -> None:
         return
     malformed = evidence.malformed_node(name)
     if malformed is None:
-        raise _missing(f"no node {name!r}", name, evidence.node_names)
+        raise _missing_node(name, evidence)
     _print(evidence, explain_unreadable_node(malformed, evidence.now), flags["output"])
 
 
@@ -175,7 +175,7 @@ def explain_gpu_command(*, name: str, **flags: Any) -> None:
     evidence = _evidence(flags, lambda read, cluster: read.for_node(cluster, node_name))
     node = evidence.node(node_name)
     if node is None:
-        raise _missing(f"no node {node_name!r}", node_name, evidence.node_names)
+        raise _missing_node(node_name, evidence)
     of_node = evidence.of_node(node)
     entry = gpu_entry(of_node, gpu)
     if entry is None:
@@ -217,6 +217,20 @@ def _print(evidence: Any, explanation: Any, output: str, notes: Iterable[str] = 
     from vgpucli.explain.table import show  # noqa: PLC0415  # only this output needs it
 
     show(standard_output(), explanation)
+
+
+def _missing_node(name: str, evidence: Any) -> click.ClickException:
+    """The error for a node that does not exist, or does not any more while it still has pods."""
+    from vgpu.model.units import count  # noqa: PLC0415  # only where it is needed
+
+    first, *others = (*evidence.pods_bound_to(name), "")
+    if not first:
+        return _missing(f"no node {name!r}", name, evidence.node_names)
+    more = f" and {count(len(others) - 1, 'more pod')}" if len(others) > 1 else ""
+    return click.ClickException(
+        f"there is no node {name!r} any more, and pod {first}{more} with shares of GPUs is still"
+        f" bound to it: vgpu explain pod {first}"
+    )
 
 
 def _missing(what: str, name: str, known: Iterable[str]) -> click.ClickException:

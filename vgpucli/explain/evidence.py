@@ -107,6 +107,11 @@ class ClusterEvidence:
         """``<namespace>/<name>`` of the pods."""
         return tuple(f"{pod.ref.namespace}/{pod.ref.name}" for pod in self._all_pods)
 
+    def pods_bound_to(self, name: str) -> list[str]:
+        """``<namespace>/<name>`` of the living pods that are bound to a node, in order."""
+        pods = (pod.ref for pod in self._all_pods if pod.node == name and not pod.terminal)
+        return sorted(f"{ref.namespace}/{ref.name}" for ref in pods)
+
     @property
     def node_names(self) -> tuple[str, ...]:
         """The names of the nodes."""

@@ -21,6 +21,7 @@ from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.registry import registry
+from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownNode
 from vgpucli.explain.model import (
@@ -33,7 +34,6 @@ from vgpucli.explain.model import (
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
 from vgpucli.explain.sentences import concluded, gpu_text, names_text, share_text
-from vgpucli.system_titles import system_title
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,

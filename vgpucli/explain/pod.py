@@ -15,6 +15,7 @@ from vgpu.model.objects import MIRROR, MalformedObject
 from vgpu.model.units import percentage, rounded_size
 from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
+from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, StepReason, WayStep
 from vgpucli.explain.pod_facts import is_placed
@@ -26,7 +27,6 @@ from vgpucli.explain.run_steps import admitted_step, allocated_step, started_ste
 from vgpucli.explain.sentences import concluded
 from vgpucli.explain.step_values import not_reached
 from vgpucli.group_usage import MeasuredUse
-from vgpucli.system_titles import system_title
 
 
 def explain_pod(evidence: KnownPod) -> Explanation:
@@ -34,6 +34,8 @@ def explain_pod(evidence: KnownPod) -> Explanation:
     steps: list[ExplainedStep] = []
     over_quota = [each for each in evidence.findings if each.rule is Rule.OVER_QUOTA]
     remarked_findings = over_quota if is_placed(evidence) else []
+    if evidence.node_gone:  # whatever else is wrong follows from it
+        remarked_findings = list(evidence.findings)
     decisive_findings = [each for each in evidence.findings if each not in remarked_findings]
     for check in _CHECKS:
         step = with_findings(check(evidence), decisive_findings)

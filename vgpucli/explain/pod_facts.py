@@ -12,11 +12,11 @@ from vgpu.model.objects import ContainerState, Pod, Status
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, WayStep
 from vgpucli.explain.sentences import gpu_text, names_text, share_text, time_text
 from vgpucli.explain.step_values import not_reached, passed
-from vgpucli.system_titles import system_title
 
 
 def was_ended(pod: Pod) -> bool:

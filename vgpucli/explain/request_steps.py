@@ -9,6 +9,7 @@ from vgpu.inventory import WaitingReason
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
+from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
@@ -21,7 +22,6 @@ from vgpucli.explain.pod_facts import (
     unreadable_texts,
 )
 from vgpucli.explain.step_values import failed, not_checked, passed
-from vgpucli.system_titles import system_title
 
 _NO_QUOTA: Final = (
     "the scheduler counts no quota for this pod, and the API server has admitted it: ResourceQuotas"

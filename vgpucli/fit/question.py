@@ -18,6 +18,7 @@ from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
+from vgpu.schemes.system_titles import system_title
 from vgpucli.fit.answer import answer, exclusions, move
 from vgpucli.fit.manifest import AskedPod
 from vgpucli.fit.model import Budgets, FitAnswer, FitReason, NodeExclusion
@@ -157,7 +158,7 @@ def _by_shares(
     excluded |= dict(_unhealthy(simulation, demanded, excluded))
     fit = answer(simulation, demanded, question.wanted)
     if not of_system and not fit.pods:
-        fit = structs.replace(fit, rejection=f"no node has GPUs of {scheme.row.name}")
+        fit = structs.replace(fit, rejection=f"no node has GPUs of {system_title(scheme.row.name)}")
     fit = structs.replace(fit, excluded=excluded, of_system=of_system)
     if question.wanted is None or not question.defragments:
         return fit

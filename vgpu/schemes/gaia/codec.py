@@ -304,7 +304,7 @@ def _flag(claim: Claim) -> str:
     phases = {allocation.phase for allocation in claim.allocations}
     flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:
-        text = f"{claim.scheme}: {', '.join(sorted(phases))}"
+        text = ", ".join(sorted(phases))
         raise ClaimError(
             object_name_of(claim.pod), ASSIGNED, text, "not one phase of a gpu-manager pod"
         )
