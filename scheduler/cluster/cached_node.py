@@ -95,6 +95,12 @@ class CachedNode:
             self.pods or self.foreign_reservations or self.reservations or self.unreadable
         )
 
+    def add_pod(self, key: str, pod: Pod) -> None:
+        """A bound pod as it is now; what it claims in another system is read before filter asks."""
+        self.pods[key] = pod
+        if not isinstance(self.scheme, PlacementReason):
+            self._parts.elsewhere(self.scheme, pod)
+
     def change(self) -> None:
         """Forget what was computed: something of the node has changed."""
         self._view = None

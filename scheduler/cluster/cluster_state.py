@@ -426,7 +426,7 @@ class ClusterState:
             self.bury(uid)
         elif pod.node:
             cached = self.cached(pod.node)
-            cached.pods[key] = pod
+            cached.add_pod(key, pod)
             self._note_seen(pod)
             self._priorities[pod.priority] += 1
             cached.change()

@@ -7,8 +7,10 @@ from msgspec import structs
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Snapshot
 from reconciler.rules.quotas import quota_holders, used_by
-from tests.scheduler.agreement import SCHEMES, UNITS, clusters, nodes_of_one_system
+from tests.scheduler.agreement import NOW, SCHEMES, UNITS, clusters, nodes_of_one_system
 from tests.scheduler.served import Served
+from tests.scheduler.test_differential import limits
+from tests.scheduler.test_promise import NODES
 from tests.scheduler.test_same_numbers import amounts
 from vgpu.inventory import Objects, available_bytes, inventory, unavailable
 from vgpu.inventory.pod_usage import pod_accounts, usage_by_namespace
@@ -19,14 +21,18 @@ from vgpu.kube.scheduling_objects import (
     SchedulingPod,
 )
 from vgpu.model.names import PodRef
-from vgpu.model.objects import Namespace
+from vgpu.model.objects import Container, Namespace, Pod
+from vgpu.model.units import GIB
 from vgpu.placement.cluster_views import cluster_views
 from vgpu.placement.dialects import demand_of
+from vgpu.placement.result import PlacementReason
 from vgpu.quota.usage import NamespaceUsage
+from vgpu.schemes.kubeshare.labels import GPU_UUID
 from vgpucli.fit.answer import answer
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
+WHOLE = "GPU-1,NVIDIA,16384,0:;"
 DECLARED = {"vgpu.dev/quota-gpus": "9"}
 
 
@@ -84,7 +90,6 @@ def test_there_is_room_in_inspect_for_as_many_pods_as_fit_counts(cluster):
 def test_each_gpu_counts_once_in_the_sums_and_what_is_free_is_free_for_the_scheduler(cluster):
     shown = inventory(cluster.objects, UNITS, cluster.now)
     cache = filled_cache(SCHEMES, read(cluster))
-    of_one_system = nodes_of_one_system(cluster.objects)
     free = kept = held = gpus = available = 0
     for view in shown.nodes:
         found = cache.view(view.node.name)
@@ -100,10 +105,7 @@ def test_each_gpu_counts_once_in_the_sums_and_what_is_free_is_free_for_the_sched
             gpu = of_cache.get(entry.device.name)
             if gpu is not None:
                 amounts = view.free_memory_bytes(entry), view.free_cores_milli(entry)
-                if view.node.name in of_one_system:
-                    assert amounts == (gpu.free_bytes, gpu.free_milli)
-                assert amounts[0] <= gpu.free_bytes
-                assert amounts[1] <= gpu.free_milli
+                assert amounts == (gpu.free_bytes, gpu.free_milli)
     capacities = shown.free_capacities
     assert sum(each.gpus for each in capacities) == gpus
     assert sum(each.held_bytes for each in capacities) == held
@@ -166,3 +168,47 @@ def test_what_quotas_count_is_the_same_for_the_scheduler_the_reconciler_and_insp
     for name, used in of_scheduler.items():
         assert amounts(usage.get(name, NamespaceUsage()).by_model) == used
         assert amounts(used_by(holders.get(name, ()))) == used
+
+
+OF_OTHER_SYSTEMS = {
+    "hami": ("volcano", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": WHOLE}),
+    "volcano": ("hami", {"volcano.sh/vgpu-number": 1}, {"volcano.sh/vgpu-ids-new": WHOLE}),
+    "kubeshare": ("hami", {}, {GPU_UUID: "GPU-1", "sharedgpu/gpu_mem": str(16 * GIB)}),
+    "gpushare": (
+        "hami",
+        {"aliyun.com/gpu-mem": 16},
+        {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "16"},
+    ),
+}
+"""Pods that hold a whole GPU of a node of another system, with the system of the node."""
+
+
+@pytest.mark.parametrize("system", sorted(OF_OTHER_SYSTEMS))
+def test_a_pod_of_another_system_holds_the_gpu_that_it_names_in_every_answer(system):
+    own, asked, annotations = OF_OTHER_SYSTEMS[system]
+    labels = {"sharedgpu/gpu_request": "1.0", "sharedgpu/gpu_limit": "1.0"}
+    stray = Pod(
+        PodRef("uid-stray", "ns", "stray"),
+        node="n1",
+        annotations=annotations,
+        labels=labels if system == "kubeshare" else {},
+        containers=(Container("main", asked),),
+        phase="Running",
+    )
+    ref = PodRef("uid-wants", "ns", "wants")
+    wants = Pod(ref, containers=(Container("main", limits(own, 1, 2)),), phase="Pending")
+    node = structs.replace(NODES[own], ready=True)
+    objects = Objects((node,), (stray, wants))
+    shown = inventory(objects, UNITS, NOW)
+    (view,) = shown.nodes
+    (free,) = (each for each in shown.free_capacities if each.system == own)
+    with Served() as served:
+        served.cache.set_node("n1", node)
+        served.show("stray", stray)
+        _, refused = served.filter(wants, ["n1"])
+        known = served.cache.view("n1").candidate.gpus
+    assert free.fits == 0
+    assert refused == {"n1": PlacementReason.MEMORY}
+    assert [each.free_bytes for each in known] == [16 * GIB, 0]
+    assert [view.free_memory_bytes(entry) for entry in view.ledger.devices] == [16 * GIB, 0]
+    assert view.kept_bytes == 0

@@ -188,7 +188,8 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
     """A sharing system with its operator's settings, ready to place.
 
     ``unit_bytes`` are the bytes of one unit of its memory, ``rules`` the exclusive rules, and
-    ``unserved`` the resources beside which it serves no pod.
+    ``unserved`` the resources beside which it serves no pod. ``others`` are the codecs of the other
+    systems, and ``marks`` the prefixes of the annotations that these read of pods.
     """
 
     row: SchemeRow
@@ -198,6 +199,12 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
     unit_bytes: int = MIB
     rules: tuple[ExclusiveRule, ...] = ()
     unserved: frozenset[str] = frozenset()
+    others: tuple[SchemeCodec, ...] = ()
+    marks: tuple[str, ...] = ()
+
+    def is_marked_by_others(self, pod: Pod) -> bool:
+        """Whether the pod has annotations of another system."""
+        return any(key.startswith(self.marks) for key in pod.annotations)
 
     def wishes(self, pod: Pod) -> PlacementWishes:
         """The wishes in the pod's annotations, and the rules that are for it."""
@@ -219,17 +226,38 @@ def scheduler_schemes(
 ) -> tuple[SchedulerScheme, ...]:
     """All systems of :data:`ROWS`; ``units`` are as for :meth:`SchemeRegistry.codecs`."""
     rows: Mapping[str, SchemeRow] = {row.name: row for row in registry().rows}
+    codecs = registry().codecs({row.name: _unit_of(row, units) for row in registry().rows})
     schemes = []
     for dialect_row in ROWS:
         row = rows[dialect_row.name]
-        unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
+        unit = _unit_of(row, units)
         dialect = dialect_row.dialect(policies, unit)
         rules = policies.exclusive if dialect_row.has_exclusive_rules else ()
         codec = dialect_row.codec(row.codec(unit), policies)
         schemes.append(
-            SchedulerScheme(row, dialect_row, codec, dialect, unit, rules, policies.unserved)
+            SchedulerScheme(
+                row,
+                dialect_row,
+                codec,
+                dialect,
+                unit,
+                rules,
+                policies.unserved,
+                tuple(each for each in codecs if each.name != row.name),
+                tuple(
+                    mark
+                    for other in registry().rows
+                    if other is not row
+                    for mark in (*other.keys.marks, *other.keys.evidence)
+                ),
+            )
         )
     return tuple(schemes)
+
+
+def _unit_of(row: SchemeRow, units: UnitBytes) -> int:
+    """Bytes of one unit of the system's memory."""
+    return units.get(row.name) or (row.unit.default if row.unit else MIB)
 
 
 def demand_of(

@@ -1,10 +1,11 @@
 """The GPUs of a node with what pods hold of them, from the API server's objects. Pure.
 
 A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.counted_claims`), at its peak
-(:mod:`vgpu.model.allocation`), until it is gone; a reservation of another scheduler holds the
-GPUs that it names as long as it stands. What a bound pod requests and no readable annotation places
-is kept free (:mod:`vgpu.placement.pods_without_gpu`). A node is refused as a whole only while its
-register cannot be read.
+(:mod:`vgpu.model.allocation`), until it is gone; so do the annotations of another system that name
+a GPU of the node. A reservation of another scheduler holds the GPUs that it names as long as it
+stands. What a bound pod requests and no readable annotation places is kept free
+(:mod:`vgpu.placement.pods_without_gpu`). A node is refused as a whole only while its register
+cannot be read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Claim, Device, Share, effective_shares
+from vgpu.model.allocation import Allocation, Claim, Device, Share, effective_shares, physical
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Explained
@@ -190,6 +191,7 @@ class ViewParts:
     def __init__(self) -> None:
         self._node: tuple[Node, str, IdleGpus] | None = None
         self._held: dict[str, tuple[Pod, HeldByPod]] = {}
+        self._elsewhere: dict[str, tuple[Pod, SchedulerScheme, tuple[Share, ...]]] = {}
         self._most = 0
 
     def idle(self, scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
@@ -212,14 +214,27 @@ class ViewParts:
         self._most = max(self._most, len(pods))
         if len(self._held) > 2 * self._most + _SPARE:
             self._held.clear()
+            self._elsewhere.clear()
             self._most = len(pods)
         held = []
         for pod in pods:
             known = self._held.get(pod.ref.uid)
             if known is None or known[0] is not pod:
-                known = self._held[pod.ref.uid] = pod, held_by(scheme, pod, node, devices)
+                elsewhere = self.elsewhere(scheme, pod)
+                own = held_by(scheme, pod, node, devices, elsewhere)
+                known = self._held[pod.ref.uid] = pod, own
             held.append(known[1])
         return held
+
+    def elsewhere(self, scheme: SchedulerScheme, pod: Pod) -> tuple[Share, ...]:
+        """What the pod claims in other systems than the node's: few pods claim anything there."""
+        if not scheme.is_marked_by_others(pod):
+            return ()
+        known = self._elsewhere.get(pod.ref.uid)
+        if known is None or known[0] is not pod or known[1] is not scheme:
+            shares = _claimed_elsewhere(scheme, pod)
+            known = self._elsewhere[pod.ref.uid] = pod, scheme, shares
+        return known[2]
 
 
 def node_view(
@@ -316,19 +331,56 @@ def foreign_reservation(pod: Pod, schemes: Iterable[SchedulerScheme]) -> Foreign
 
 
 def held_by(
-    scheme: SchedulerScheme, pod: Pod, node: Node, devices: Mapping[str, Device]
+    scheme: SchedulerScheme,
+    pod: Pod,
+    node: Node,
+    devices: Mapping[str, Device],
+    elsewhere: Iterable[Share] = (),
 ) -> HeldByPod:
-    """What a bound pod holds at its peak, and what it requests beside that."""
+    """What a bound pod holds at its peak, and what it requests beside that.
+
+    ``elsewhere`` is what it claims in other systems than the node's.
+    """
     counted = counted_claim(pod, scheme.codec, devices, node.advertised)
     shares = () if counted.claim is None else peak_shares(pod, counted.claim)
     groups = scheme.wishes(pod).groups if shares else ()
+    of_others = _beside(elsewhere, shares, devices) if elsewhere else ()
     claimed = None
     if counted.problem is ClaimProblem.CLAIMS_LESS:
         shown = counted_claim(
             pod, scheme.codec, devices, node.advertised, resolves_defaults=False
         ).claim
-        claimed = None if shown is None else peak_shares(pod, shown)
-    return HeldByPod(shares, groups, pod_without_gpu(pod, counted), claimed)
+        claimed = None if shown is None else peak_shares(pod, shown) + of_others
+    return HeldByPod(shares + of_others, groups, pod_without_gpu(pod, counted), claimed)
+
+
+def _claimed_elsewhere(scheme: SchedulerScheme, pod: Pod) -> tuple[Share, ...]:
+    """What a bound pod claims in other systems than the node's, at its peak."""
+    shares: list[Share] = []
+    for codec in scheme.others:
+        if codec.claim_keys(pod):
+            claim = counted_claim(pod, codec, resolves_defaults=False).claim
+            shares += () if claim is None else peak_shares(pod, claim)
+    return tuple(shares)
+
+
+def _beside(
+    elsewhere: Iterable[Share], shares: Iterable[Share], devices: Mapping[str, Device]
+) -> tuple[Share, ...]:
+    """The shares of GPUs of the node of which the pod has none of ``shares``.
+
+    Of one GPU a pod has several claims only where somebody has written one of them by hand.
+    """
+    taken = {devices[name].name for name in map(_gpu_of, shares) if name in devices}
+    return tuple(
+        share
+        for share in elsewhere
+        if (gpu := devices.get(_gpu_of(share))) is not None and gpu.name not in taken
+    )
+
+
+def _gpu_of(share: Share) -> str:
+    return physical(share.device)
 
 
 def held_shares(
