@@ -20,6 +20,7 @@ from vgpu.ledger.from_resource_claims import (
     NodeResourceClaims,
     node_resource_claims,
 )
+from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
@@ -89,7 +90,7 @@ class LedgerCache:
                 ledger = node_ledger(node, pods_here, codecs_now, text, own_resource_claims)
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
-                kept = ledger if is_notable(ledger) else None
+                kept = ledger if is_notable(ledger, pods_here) else None
                 cached = _Page(node, pods_here, text, own_resource_claims, kept, doubts)
             self._pages[name] = cached
         return {
@@ -97,12 +98,19 @@ class LedgerCache:
         }
 
 
-def is_notable(ledger: Ledger) -> bool:
-    """Whether a rule could find something in the ledger.
+def _asks_before_it_runs(pod: Pod) -> bool:
+    """Whether only init containers request GPUs: the ledger has no container that waits for one."""
+    kinds = {each.kind for each in pod.containers if any(each.limits.values())}
+    return kinds == {ContainerKind.INIT} and not pod.initialized()
+
+
+def is_notable(ledger: Ledger, pods: Iterable[Pod]) -> bool:
+    """Whether a rule could find something in the ledger of these pods.
 
     A pod that waits on its node without a GPU keeps others off GPUs, whether it runs or not.
     """
-    return bool(ledger.conflicts or ledger.malformed or ledger.waiting)
+    is_wrong = ledger.conflicts or ledger.malformed or ledger.waiting
+    return bool(is_wrong) or any(map(_asks_before_it_runs, pods))
 
 
 def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:

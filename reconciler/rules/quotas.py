@@ -40,6 +40,7 @@ from vgpu.quota.usage import (
 )
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.counted_claims import counted_claim
+from vgpu.schemes.registry import registry
 
 # ---------------------------------------------------------------- holders
 
@@ -104,7 +105,7 @@ def _usage(
         own = devices[codec.name]
         names = {name: device for device in own for name in device.names}
         counted = counted_claim(pod, codec, names, advertised, resolves_defaults=False)
-        if not own:
+        if node is None or not registry().row(codec).has_devices(node):
             counted = structs.replace(counted, missing=())
         if counted.claim is not None or counted.missing:
             return counted_usage(pod, codec, counted, names or by_name, node_model(node))

@@ -1,22 +1,37 @@
 """Explanations beside the other commands: what these know of an object is in its explanation."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.ledger_cache import LedgerCache
-from reconciler.model import Coverage, Snapshot
+from reconciler.model import Coverage, Finding, Snapshot
 from reconciler.observe.cluster import cluster_view
 from reconciler.reasons import Cause, Rule
 from tests.explain.test_explain_properties import all_findings, explained, lock_owners
-from tests.scheduler.agreement import NOW, UNITS, clusters, nodes_of_one_system
+from tests.scheduler.agreement import NOW, SCHEMES, UNITS, Cluster, clusters, nodes_of_one_system
+from tests.scheduler.observed_systems import DRIVER
 from tests.scheduler.test_differential import limits
 from tests.scheduler.test_promise import NODES
-from vgpu.inventory import Objects, detect_schemes, inventory
-from vgpu.model.names import PodRef
-from vgpu.model.objects import Container, Pod
+from vgpu.inventory import Inventory, Objects, detect_schemes, inventory
+from vgpu.kube.installation import ReportedNode
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.resource_claims import (
+    AllocatedDevice,
+    PublishedDevice,
+    ResourceClaim,
+    ResourceSlice,
+)
+from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import StandingReason
+from vgpu.placement.result import PlacementReason
+from vgpucli.doctor.answer import cluster_findings
+from vgpucli.doctor.facts import ClusterFacts
+from vgpucli.doctor.model import Severity
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainReason
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
@@ -44,45 +59,60 @@ def is_fine(explanation):
     return any(text in explanation.conclusion for text in FINE)
 
 
-@given(clusters())
-def test_each_finding_is_in_the_explanation_of_its_object_which_is_never_called_fine(cluster):
-    evidence = evidence_of(cluster)
-    broken = {each.ref.name for each in cluster.objects.malformed}
-    for finding in all_findings(cluster.objects, cluster.now, UNITS):
+class Known(msgspec.Struct):
+    """A cluster, and what `vgpu explain`, `inspect`, `reconcile plan` and `doctor` have of it."""
+
+    cluster: Cluster
+    evidence: ClusterEvidence
+    shown: Inventory
+    findings: list[Finding]
+
+    @classmethod
+    def of(cls, cluster):
+        objects = cluster.objects
+        return cls(
+            cluster,
+            evidence_of(cluster),
+            inventory(objects, UNITS, cluster.now),
+            all_findings(objects, cluster.now, UNITS),
+        )
+
+    def nodes(self):
+        """The shown nodes that exist, each with its explanation."""
+        for view in self.shown.nodes:
+            if view.known:
+                yield view, self.explained_node(view.node.name)
+
+    def explained_node(self, name):
+        return explain_node(self.evidence.of_node(self.evidence.node(name)))
+
+
+def each_finding_is_in_the_explanation_of_its_object(known):
+    broken = {each.ref.name for each in known.cluster.objects.malformed}
+    for finding in known.findings:
         if finding.object_ref.name in broken:
             continue  # there is nothing of it to explain but this
-        explanation = explained(evidence, finding)
+        explanation = explained(known.evidence, finding)
         assert (finding.cause, finding.rule) in codes(explanation)
         assert not is_fine(explanation)
 
 
-@pytest.mark.slow
-@given(clusters())
-def test_each_conflict_is_in_the_explanations_of_its_pods_and_of_its_gpu(cluster):
-    evidence = evidence_of(cluster)
-    for view in inventory(cluster.objects, UNITS, cluster.now).nodes:
-        if not view.known:
-            continue
-        of_node = evidence.of_node(evidence.node(view.node.name))
-        for conflict in view.ledger.conflicts:
-            about = []
-            entry = gpu_entry(of_node, conflict.device) if conflict.device else None
-            if entry is not None:
-                about.append(explain_gpu(of_node, entry))
-            if conflict.pod is not None:
-                pod = evidence.pod(conflict.pod.namespace, conflict.pod.name)
-                about.append(explain_pod(evidence.of_pod(pod)))
-            for explanation in about:
-                assert not is_fine(explanation)
+def nothing_is_fine_beside_a_conflict(known):
+    """Neither its pod, nor its GPU."""
+    for view, _ in known.nodes():
+        conflicts = view.ledger.conflicts
+        of_node = known.evidence.of_node(view.node) if conflicts else None
+        for name in dict.fromkeys(each.device for each in conflicts if each.device):
+            entry = gpu_entry(of_node, name)
+            assert entry is None or not is_fine(explain_gpu(of_node, entry))
+        pods = (each.pod for each in conflicts if each.pod is not None)
+        for namespace, name in dict.fromkeys((each.namespace, each.name) for each in pods):
+            pod = known.evidence.pod(namespace, name)
+            assert not is_fine(explain_pod(known.evidence.of_pod(pod)))
 
 
-@given(clusters())
-def test_each_pod_in_the_way_is_named_by_inspect_and_by_the_explanation_of_its_node(cluster):
-    evidence = evidence_of(cluster)
-    for view in inventory(cluster.objects, UNITS, cluster.now).nodes:
-        if not view.known:
-            continue
-        explanation = explain_node(evidence.of_node(evidence.node(view.node.name)))
+def each_pod_in_the_way_is_in_the_explanation_of_its_node(known):
+    for view, explanation in known.nodes():
         texts = [text for step in explanation.steps for text in step.evidence]
         for each in view.standing:
             assert any(each.text in text for text in texts)
@@ -90,30 +120,42 @@ def test_each_pod_in_the_way_is_named_by_inspect_and_by_the_explanation_of_its_n
             assert not is_fine(explanation)
 
 
-@pytest.mark.slow
-@given(clusters())
-def test_no_scheduler_is_called_stale_beside_a_pod_in_the_way(cluster):
-    evidence = evidence_of(cluster)
-    shown = inventory(cluster.objects, UNITS, cluster.now)
-    waiting = evidence.pod("ns", "wants")
-    if waiting is not None and any(view.standing for view in shown.nodes):
-        reasons = codes(explain_pod(evidence.of_pod(waiting)))
+def each_error_of_doctor_about_a_node_is_in_its_explanation(known):
+    nodes = known.cluster.objects.nodes
+    facts = ClusterFacts(known.cluster.now, is_dump=True, nodes=tuple(map(ReportedNode, nodes)))
+    for found in cluster_findings(facts):
+        if found.severity is not Severity.ERROR:
+            continue
+        for node in nodes:
+            if any(node.name in text for text in found.evidence):
+                explanation = known.explained_node(node.name)
+                assert (found.reason.value, "") in codes(explanation)
+                assert not is_fine(explanation)
+
+
+def no_scheduler_is_stale_beside_a_pod_in_the_way(known):
+    """On nodes of the system of the pod that waits."""
+    waiting = known.evidence.pod("ns", "wants")
+    demanded = None if waiting is None else demand_of(waiting, SCHEMES)
+    if not isinstance(demanded, tuple):
+        return
+    system = demanded[0].row.name
+    if any(view.standing and view.placement.system == system for view in known.shown.nodes):
+        reasons = codes(explain_pod(known.evidence.of_pod(waiting)))
         assert (ExplainReason.STALE_SCHEDULER, "") not in reasons
 
 
-@pytest.mark.slow
-@given(clusters())
-def test_the_reconciler_knows_the_pods_in_the_way_that_inspect_names(cluster):
+def the_reconciler_knows_the_pods_in_the_way(known):
     """Bound pods by their requests; reservations that nobody has bound for hours by a finding."""
-    objects, evidence = cluster.objects, evidence_of(cluster)
+    cluster = known.cluster
+    objects = cluster.objects
     named = nodes_of_one_system(objects)
     schemes = detect_schemes(objects, UNITS)
     snapshot = Snapshot(now=cluster.now, complete=frozenset(Coverage))
     view = cluster_view(snapshot, objects, schemes, LedgerCache(), {})
     lacking = set(ClusterIndex(view.snapshot, view.codecs).without_gpu)
-    findings = all_findings(objects, cluster.now, UNITS)
-    unbound = {each.object_ref.uid for each in findings if each.rule is Rule.ASSUMED_UNBOUND}
-    for of_node in inventory(objects, UNITS, cluster.now).nodes:
+    unbound = {each.object_ref.uid for each in known.findings if each.rule is Rule.ASSUMED_UNBOUND}
+    for of_node in known.shown.nodes:
         if of_node.node.name not in named:
             continue
         for standing in of_node.standing:
@@ -121,20 +163,69 @@ def test_the_reconciler_knows_the_pods_in_the_way_that_inspect_names(cluster):
                 assert standing.pod.uid in lacking
             elif cluster.now - NOW > HOUR:
                 assert standing.pod.uid in unbound
-                explanation = explain_node(evidence.of_node(of_node.node))
+                explanation = known.explained_node(of_node.node.name)
                 texts = [text for step in explanation.steps for text in step.evidence]
                 assert any(text.endswith("(assumed_unbound)") for text in texts)
 
 
-def test_a_bound_pod_that_waits_without_a_claim_is_reported_where_nothing_else_is_wrong():
+@given(clusters())
+def test_what_other_commands_know_of_an_object_is_in_its_explanation(cluster):
+    known = Known.of(cluster)
+    each_finding_is_in_the_explanation_of_its_object(known)
+    nothing_is_fine_beside_a_conflict(known)
+    each_pod_in_the_way_is_in_the_explanation_of_its_node(known)
+    each_error_of_doctor_about_a_node_is_in_its_explanation(known)
+    no_scheduler_is_stale_beside_a_pod_in_the_way(known)
+    the_reconciler_knows_the_pods_in_the_way(known)
+
+
+@pytest.mark.parametrize("kind", [ContainerKind.APP, ContainerKind.INIT])
+def test_a_bound_pod_that_waits_without_a_claim_is_reported_where_nothing_else_is_wrong(kind):
     node = structs.replace(NODES["gaia"], ready=True)
-    asked = limits("gaia", 1, 1)
     waits = Pod(
         PodRef("uid", "ns", "waits"),
         node=node.name,
-        containers=(Container("main", asked),),
+        containers=(Container("main", limits("gaia", 1, 1), kind),),
         phase="Pending",
         scheduled_at=NOW - HOUR,
     )
     (finding,) = all_findings(Objects((node,), (waits,)), NOW, UNITS)
     assert (finding.rule, finding.cause) == (Rule.ASSUMED_EXPIRED, Cause.WITHOUT_CLAIM)
+
+
+def test_a_resource_claim_that_nobody_uses_is_in_the_explanation_of_its_node():
+    result = AllocatedDevice("gpu", DRIVER, "n1", "gpu-0")
+    claim = ResourceClaim("uid-claim", "ns", "claim", (result,), node="n1")
+    published = ResourceSlice("s", DRIVER, "n1", 1, 1, "n1", (PublishedDevice("gpu-0", "GPU-0"),))
+    claims = ClusterResourceClaims((claim,), (published,))
+    cluster = Cluster(Objects((Node("n1", ready=True),), resource_claims=claims), NOW)
+    explanation = Known.of(cluster).explained_node("n1")
+    assert (Cause.RESERVED_FOR_NOBODY, Rule.RESOURCE_CLAIM) in codes(explanation)
+    texts = [text for step in explanation.steps for text in step.evidence]
+    assert "ResourceClaim ns/claim: it is reserved for no pod" in texts
+
+
+def test_no_scheduler_is_called_stale_beside_a_pod_without_a_claim():
+    """Each of two GPUs has 4 GiB less for it, and yet has room."""
+    asked = limits("hami", 1, 1)
+    text = f"0/1 nodes are available: 1 {PlacementReason.MEMORY.explanation}."
+    wants = Pod(
+        PodRef("uid-wants", "ns", "wants"),
+        containers=(Container("main", asked),),
+        phase="Pending",
+        unschedulable=text,
+    )
+    standing = structs.replace(
+        wants,
+        ref=PodRef("uid-stands", "ns", "stands"),
+        node="n1",
+        phase="Running",
+        unschedulable="",
+    )
+    node = structs.replace(NODES["hami"], ready=True)
+    alone, beside = (
+        codes(explain_pod(Known.of(Cluster(Objects((node,), pods), NOW)).evidence.of_pod(wants)))
+        for pods in ((wants,), (wants, standing))
+    )
+    assert (ExplainReason.STALE_SCHEDULER, "") in alone
+    assert (ExplainReason.STALE_SCHEDULER, "") not in beside

@@ -69,6 +69,8 @@ def explained(evidence, finding):
     about = finding.object_ref
     if about.kind is ObjectKind.NODE:
         return explain_node(evidence.of_node(evidence.node(about.name)))
+    if about.kind is ObjectKind.RESOURCE_CLAIM:
+        return explain_node(evidence.of_node(evidence.node(about.home)))
     if about.kind is ObjectKind.DEVICE:
         of_node = evidence.of_node(evidence.node(about.node))
         return explain_gpu(of_node, gpu_entry(of_node, about.name))

@@ -237,4 +237,8 @@ def test_whatever_happened_before_the_ledgers_are_those_of_now(history):
         joined = join(pods, share_pods)
         found = cache.ledgers(nodes, joined, CODECS_IN_USE, unhealthy)
         fresh = cluster(nodes, joined, CODECS_IN_USE, unhealthy).ledgers
-        assert found == {name: ledger for name, ledger in fresh.items() if is_notable(ledger)}
+        assert found == {
+            name: ledger
+            for name, ledger in fresh.items()
+            if is_notable(ledger, [pod for pod in joined if pod.node == name])
+        }

@@ -5,18 +5,23 @@ read or not. Its pods hold what a placement gave them, request anything beside a
 kind, have ended, end, or are not bound.
 """
 
+from itertools import chain
+
 import msgspec
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.scheduler import observed_systems
 from tests.scheduler.generated import STATES
+from tests.scheduler.observed_systems import observed
 from tests.scheduler.test_differential import QUARTERS, filled, limits
 from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import KEYS, NODES, NOW, TEXTS
 from tests.scheduler.test_who_requests import FORGED
 from vgpu.inventory import Objects, Units
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
-from vgpu.model.objects import POD_KIND, Container, MalformedObject, Pod
+from vgpu.model.objects import BOUND_DEVICE, POD_KIND, Container, MalformedObject, Node, Pod
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import SchedulerScheme, scheduler_schemes
 from vgpu.placement.node_view import scheme_of
@@ -54,21 +59,28 @@ def _joined(first, second):
 
 @st.composite
 def _nodes(draw, name):
-    """A node, and the systems of its GPUs."""
+    """A node, the systems of its GPUs that our scheduler places for, and what others add."""
     systems = draw(st.lists(st.sampled_from(SYSTEMS), min_size=1, max_size=2, unique=True))
     if draw(st.integers(0, 7)) < 7:
         systems = systems[:1]  # most nodes are of one system
-    node = draw(st.sampled_from(STATES[systems[0]]))
+    also = draw(st.sampled_from((None,) * 4 + observed_systems.SYSTEMS))
+    if also is not None and draw(st.integers(0, 3)):
+        systems = []
+    node = draw(st.sampled_from(STATES[systems[0]])) if systems else Node(name)
     for system in systems[1:]:
         node = _joined(node, NODES[system])
-    broken = _REGISTERS.get(systems[0], {}) if draw(st.integers(0, 7)) == 7 else {}
-    return systems, structs.replace(
+    more = draw(observed(also, name, NOW)) if also else observed_systems.Observed()
+    broken = draw(st.integers(0, 7)) == 7
+    broken = _REGISTERS.get(systems[0], {}) if systems and broken else {}
+    node = more.on(node)
+    node = structs.replace(
         node,
         name=name,
         ready=draw(st.integers(0, 5)) < 5,
         unschedulable=draw(st.integers(0, 5)) == 5,
         annotations={**node.annotations, **broken},
     )
+    return systems, node, more
 
 
 def _beside(system):
@@ -90,7 +102,7 @@ def _strays(draw, number, nodes, systems):
     """
     named = draw(st.sampled_from(sorted(nodes) * 3 + ["n2"]))
     own = draw(st.integers(0, 3)) > 0
-    system = draw(st.sampled_from(systems[named] if own and named in systems else SYSTEMS))
+    system = draw(st.sampled_from((own and systems.get(named)) or SYSTEMS))
     asked = draw(
         st.sampled_from(
             ({}, {"nvidia.com/gpumem": 4096}, limits(system, 1, 1), limits(system, 3, 2))
@@ -121,14 +133,15 @@ def _strays(draw, number, nodes, systems):
 @st.composite
 def clusters(draw):
     """A cluster of up to two nodes."""
-    nodes, pods, systems_of = [], {}, {}
+    nodes, pods, systems_of, of_others = [], {}, {}, []
     for name in NAMES[: draw(st.integers(1, len(NAMES)))]:
-        systems, node = draw(_nodes(name))
+        systems, node, more = draw(_nodes(name))
         nodes.append(node)
+        of_others.append(more)
         pods[name], systems_of[name] = [], systems
-        (scheme,) = (each for each in SCHEMES if each.row.name == systems[0])
-        sizes = draw(st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=3))
-        if not any(text.startswith("x") for text in node.annotations.values()):
+        if systems and not any(text.startswith("x") for text in node.annotations.values()):
+            (scheme,) = (each for each in SCHEMES if each.row.name == systems[0])
+            sizes = draw(st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=3))
             pods[name] = filled(node, scheme, sizes)
     strays = [draw(_strays(number, pods, systems_of)) for number in range(draw(st.integers(1, 4)))]
     waiting = []
@@ -136,6 +149,8 @@ def clusters(draw):
         system = draw(st.sampled_from(SYSTEMS))
         asked = limits(system, draw(QUARTERS), draw(st.integers(1, 2)))
         containers = (Container("main", asked), *draw(_beside(system)))
+        if draw(st.integers(0, 7)) == 7:
+            containers = (Container("main", draw(st.sampled_from(observed_systems.WAITING))),)
         waiting.append(
             Pod(
                 PodRef("uid-wants", "ns", "wants"),
@@ -149,15 +164,28 @@ def clusters(draw):
     if draw(st.integers(0, 7)) == 7:
         name = draw(st.sampled_from((*NAMES, "")))
         malformed = (MalformedObject(POD_KIND, PodRef("", "ns", "odd"), "odd", name or None),)
-    everyone = (*(each for of_node in pods.values() for each in of_node), *strays, *waiting)
+    theirs = [each for more in of_others for each in more.pods]
+    everyone = (*chain.from_iterable(pods.values()), *strays, *theirs, *waiting)
     now = NOW + draw(st.sampled_from((0.0, 299.0, 300.0, 10_000.0)))
     objects = Objects(
         tuple(nodes),
         everyone,
+        tuple(each for more in of_others for each in more.share_pods),
         unhealthy={k: v for k, v in unhealthy.items() if v},
         malformed=malformed,
+        resource_claims=ClusterResourceClaims(
+            tuple(each for more in of_others for each in more.claims),
+            tuple(each for more in of_others for each in more.slices),
+            tuple(each for more in of_others for each in more.claiming),
+        ),
     )
     return Cluster(objects, now)
+
+
+def nodes_with_unseen_holders(objects):
+    """The nodes with GPUs that SharePods or ResourceClaims hold: the scheduler reads neither."""
+    named = {pod.node for pod in objects.share_pods if BOUND_DEVICE in pod.annotations}
+    return named | {each.node for each in objects.resource_claims.resource_claims if each.results}
 
 
 def nodes_of_one_system(objects):

@@ -8,6 +8,7 @@ from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.pods_without_gpu import PodWithoutGpu, pod_without_gpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import counted_claim
+from vgpu.schemes.registry import registry
 
 
 def pods_without_gpu(
@@ -15,7 +16,8 @@ def pods_without_gpu(
 ) -> Iterator[tuple[SchemeCodec, tuple[DeviceEntry, ...], list[PodWithoutGpu]]]:
     """The bound pods of which not all GPUs are known, with the GPUs of their sharing system.
 
-    ``pods`` are those that are bound to the node.
+    ``pods`` are those that are bound to the node. Where the register of a system cannot be read, no
+    GPU of it is known.
     """
     placed = _placed(ledger)
     doubtful = [pod for pod in pods if holds_devices(pod) and pod.kubelet_uid not in placed]
@@ -28,7 +30,7 @@ def pods_without_gpu(
         by_name = {name: device for device in devices for name in device.names}
         lacking = [
             without_gpu
-            for pod in (doubtful if own else ())
+            for pod in (doubtful if registry().row(codec).has_devices(node) else ())
             if (
                 without_gpu := pod_without_gpu(
                     pod, counted_claim(pod, codec, by_name, node.advertised)

@@ -34,7 +34,7 @@ from vgpu.placement.result import (
     PlacementRefusal,
 )
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.counted_claims import ClaimProblem, counted_claim
+from vgpu.schemes.counted_claims import NOTHING, ClaimProblem, CountedClaim, counted_claim
 from vgpu.schemes.pod_requests import Basis, basis_of
 
 NEVER_SEEN: Final[Mapping[str, float]] = {}
@@ -342,6 +342,8 @@ def held_by(
     ``elsewhere`` is what it claims in other systems than the node's.
     """
     counted = counted_claim(pod, scheme.codec, devices, node.advertised)
+    if counted.missing and _is_of_other_plugin(scheme, pod, node, counted):
+        counted = NOTHING
     shares = () if counted.claim is None else peak_shares(pod, counted.claim)
     groups = scheme.wishes(pod).groups if shares else ()
     of_others = _beside(elsewhere, shares, devices) if elsewhere else ()
@@ -352,6 +354,16 @@ def held_by(
         ).claim
         claimed = None if shown is None else peak_shares(pod, shown) + of_others
     return HeldByPod(shares + of_others, groups, pod_without_gpu(pod, counted), claimed)
+
+
+def _is_of_other_plugin(
+    scheme: SchedulerScheme, pod: Pod, node: Node, counted: CountedClaim
+) -> bool:
+    """Whether a pod without a claim has its devices of another plugin, whose names are the same."""
+    is_foreign = scheme.row.is_foreign
+    if is_foreign is None or counted.claim is not None or counted.unread:
+        return False
+    return is_foreign((node,))(pod)
 
 
 def _claimed_elsewhere(scheme: SchedulerScheme, pod: Pod) -> tuple[Share, ...]:

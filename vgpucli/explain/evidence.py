@@ -261,7 +261,12 @@ class ClusterEvidence:
         }
         near = self._near.findings({node.name}, frozenset(), frozenset())
         here = [each for each in near if each.object_ref.home == node.name]
-        of_node = (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
+        of_node = (
+            ObjectKind.NODE,
+            ObjectKind.DEVICE,
+            ObjectKind.FOLDER,
+            ObjectKind.RESOURCE_CLAIM,
+        )
         findings = [each for each in here if each.object_ref.kind in of_node]
         claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
         claiming += (

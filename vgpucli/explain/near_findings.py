@@ -52,7 +52,9 @@ class NearFindings:
         kinds = {each.kind for each in objects.malformed}
         has_share_pods = bool(objects.share_pods) or ObjectKind.SHARE_POD in kinds
         unread_share_pods = self.cluster.is_dump and not has_share_pods
+        known_claims = objects.resource_claims.resource_claims
         unread = {
+            Coverage.RESOURCE_CLAIMS: not (self.cluster.claims_read or known_claims),
             Coverage.PODS: not self.cluster.pods_read,
             Coverage.NODES: not self.cluster.nodes_read,
             Coverage.SHARE_PODS: unread_share_pods and uses_share_pods(objects),
@@ -65,7 +67,8 @@ class NearFindings:
     ) -> tuple[Finding, ...]:
         """The findings of all rules about objects on these nodes and in these namespaces.
 
-        Pods that a SharePod or its holder may be are judged together with all others of the kind.
+        Pods that a SharePod or its holder may be are judged together with all others of the kind,
+        and so are those that use ResourceClaims.
         """
         whole = self.cluster.objects
         quotas = cluster_quotas(
@@ -88,6 +91,7 @@ class NearFindings:
             return (
                 pod.node in nodes
                 or pod.ref.uid in uids
+                or pod.uses_resource_claims
                 or (is_limited and pod.ref.namespace in namespaces)
                 or (not pod.node and home(pod, read_pod(pod, codecs)) in nodes)
                 or registry().uses_share_pods((*pod.annotations, *pod.labels))

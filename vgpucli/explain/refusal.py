@@ -3,8 +3,8 @@
 For the parts of the scheduler's message, without those about nodes that the pod can never use:
 
     stale_scheduler  =  each part is a refusal of the pod's own shares, nodes have room by the
-                        allocation records and by their allocatable resources, and none of them
-                        has a lock or a reservation of a pod elsewhere
+                        allocation records and by their allocatable resources, none of them has a
+                        lock or a reservation of a pod elsewhere, and no pod stands in the way
     other_checks     =  a part names a check that is not about GPUs
     unknown_refusal  =  nothing else
 
@@ -316,11 +316,21 @@ def _without_units(evidence: KnownPod) -> ExplainedStep:
 
 
 def _is_obstructed(evidence: KnownPod, free: list[str]) -> bool:
-    """Whether something else than the scheduler's memory may close all nodes with room."""
+    """Whether something else than the scheduler's memory may close the nodes with room.
+
+    A pod whose GPUs are not known may count as more for a scheduler than it does here.
+    """
     known = evidence.in_the_way
     locked = {node for node, _ in known.locks}
+    uid = evidence.pod.ref.uid
     return bool(
         known.foreign
+        or any(
+            each.pod.uid != uid
+            for _, view, _ in evidence.answers
+            if view is not None
+            for each in view.standing
+        )
         or known.missing
         or evidence.pod.uses_resource_claims
         or locked.intersection(free)

@@ -43,6 +43,9 @@ NODE_STEPS: Final[Mapping[Rule, WayStep]] = {
 }
 """The steps of findings about nodes and folders on nodes."""
 
+CLAIM_STEPS: Final[Mapping[Rule, WayStep]] = {Rule.RESOURCE_CLAIM: WayStep.RECORDS}
+"""The steps of a node at which findings about ResourceClaims are, which have devices of it."""
+
 GPU_STEPS: Final[Mapping[Rule, WayStep]] = {
     Rule.DOUBLE_BOOKED: WayStep.SHARES,
     Rule.RUNNING_WITHOUT_DEVICE: WayStep.SHARES,
@@ -58,6 +61,7 @@ STEPS_BY_KIND: Final[Mapping[ObjectKind, Mapping[Rule, WayStep]]] = {
     ObjectKind.NODE: NODE_STEPS,
     ObjectKind.FOLDER: NODE_STEPS,
     ObjectKind.DEVICE: GPU_STEPS,
+    ObjectKind.RESOURCE_CLAIM: CLAIM_STEPS,
 }
 """The step of each rule, by the kind of the finding's object."""
 
@@ -129,4 +133,7 @@ def reason_of(finding: Finding) -> StepReason:
 
 def _evidence(findings: Iterable[Finding]) -> Iterator[str]:
     for finding in findings:
-        yield from finding.evidence
+        about = finding.object_ref
+        is_claim = about.kind is ObjectKind.RESOURCE_CLAIM  # the step is of its node
+        title = f"{about.kind} {about.namespace}/{about.name}: " if is_claim else ""
+        yield from (title + text for text in finding.evidence)
