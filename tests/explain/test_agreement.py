@@ -15,7 +15,7 @@ from tests.scheduler.agreement import NOW, SCHEMES, UNITS, Cluster, clusters, no
 from tests.scheduler.observed_systems import DRIVER
 from tests.scheduler.test_differential import limits
 from tests.scheduler.test_promise import NODES
-from vgpu.inventory import Inventory, Objects, detect_schemes, inventory
+from vgpu.inventory import Inventory, MaybeHeld, Objects, detect_schemes, inventory
 from vgpu.kube.installation import ReportedNode
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
@@ -26,14 +26,16 @@ from vgpu.model.resource_claims import (
     ResourceClaim,
     ResourceSlice,
 )
+from vgpu.model.units import GIB
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.kubeshare.node import GPU_INFO
 from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.model import Severity
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
-from vgpucli.explain.model import ExplainReason
+from vgpucli.explain.model import ExplainReason, WayStep
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
 from vgpucli.explain.pod import explain_pod
 
@@ -120,6 +122,17 @@ def each_pod_in_the_way_is_in_the_explanation_of_its_node(known):
             assert not is_fine(explanation)
 
 
+def nothing_is_fine_of_which_less_may_be_free(known):
+    for view, explanation in known.nodes():
+        if not view.on_unknown_gpu:
+            continue
+        assert not (view.maybe_held.memory_bytes and is_fine(explanation))
+        of_node = known.evidence.of_node(view.node)
+        for entry in view.ledger.devices:
+            may_be_held = view.maybe_held_of(entry).memory_bytes
+            assert not (may_be_held and is_fine(explain_gpu(of_node, entry)))
+
+
 def each_error_of_doctor_about_a_node_is_in_its_explanation(known):
     nodes = known.cluster.objects.nodes
     facts = ClusterFacts(known.cluster.now, is_dump=True, nodes=tuple(map(ReportedNode, nodes)))
@@ -174,6 +187,7 @@ def test_what_other_commands_know_of_an_object_is_in_its_explanation(cluster):
     each_finding_is_in_the_explanation_of_its_object(known)
     nothing_is_fine_beside_a_conflict(known)
     each_pod_in_the_way_is_in_the_explanation_of_its_node(known)
+    nothing_is_fine_of_which_less_may_be_free(known)
     each_error_of_doctor_about_a_node_is_in_its_explanation(known)
     no_scheduler_is_stale_beside_a_pod_in_the_way(known)
     the_reconciler_knows_the_pods_in_the_way(known)
@@ -229,3 +243,18 @@ def test_no_scheduler_is_called_stale_beside_a_pod_without_a_claim():
     )
     assert (ExplainReason.STALE_SCHEDULER, "") in alone
     assert (ExplainReason.STALE_SCHEDULER, "") not in beside
+
+
+def test_a_pod_of_nvidias_plugin_is_on_an_unknown_gpu_of_a_node_of_kubeshare():
+    units = {"nvidia.com/gpu": 2}
+    info = {GPU_INFO: "GPU-0:16384,GPU-1:16384,"}
+    node = Node("n1", annotations=info, capacity=units, allocatable=units, ready=True)
+    asked = Container("main", {"nvidia.com/gpu": 1})
+    whole = Pod(PodRef("uid", "ns", "whole"), node="n1", containers=(asked,), phase="Running")
+    known = Known.of(Cluster(Objects((node,), (whole,)), NOW))
+    ((view, explanation),) = known.nodes()
+    assert view.maybe_held == MaybeHeld(16 * GIB, (whole.ref,))
+    (plugin,) = (each for each in explanation.steps if each.step is WayStep.PLUGIN)
+    assert plugin.evidence == ("nvidia.com/gpu: 2",)
+    assert (ExplainReason.ON_UNKNOWN_GPU, "") in codes(explanation)
+    nothing_is_fine_of_which_less_may_be_free(known)

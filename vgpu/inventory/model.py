@@ -154,6 +154,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         whole: the ledger of all pods, if ``ledger`` has only some.
         units_left: what is allocatable of each extended resource beside what the node's pods
             request.
+        of_nvidia: what pods of NVIDIA's own plugin hold of GPUs that another system has registered.
     """
 
     node: Node
@@ -167,6 +168,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     of_other_systems: Mapping[str, str] = {}
     whole: Ledger | None = None
     units_left: Mapping[str, int] = {}
+    of_nvidia: tuple[Holding, ...] = ()
 
     @property
     def full_ledger(self) -> Ledger:
@@ -231,13 +233,14 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     def on_unknown_gpu(self) -> tuple[Holding, ...]:
         """The holdings on no known GPU for which nothing is kept free."""
         if not self.full_ledger.unplaced:
-            return ()
+            return self.of_nvidia
         kept = {(each.pod.namespace, each.pod.name) for each in self.standing}
-        return tuple(
+        unplaced = (
             holding
             for holding in self.full_ledger.unplaced
             if (holding.pod.namespace, holding.pod.name) not in kept
         )
+        return (*unplaced, *self.of_nvidia)
 
     @property
     def maybe_held(self) -> MaybeHeld:

@@ -11,7 +11,9 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.model.names import ContainerKind, PodRef, Sharing
+from vgpu.ledger import Holding, Ledger
+from vgpu.model.allocation import Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Sharing, Source
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.nvidia.gke import refusal as gke_refusal
 from vgpu.schemes.nvidia.grant import NVIDIA
@@ -86,6 +88,31 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
             sum(holder.number for holder in holders.get(place, ())) + units_of_others[place],
         )
         for place, devices in sorted(found.items(), key=lambda item: (not item[0][0], item[0]))
+    )
+
+
+def on_unknown_gpus(pods: Iterable[Pod], ledger: Ledger) -> tuple[Holding, ...]:
+    """What the plugin's pods on a node hold of GPUs that another system has registered there.
+
+    A unit is a GPU or a part of one: it comes to no more than the largest GPU of the node.
+    """
+    sizes = [entry.device.memory_bytes for entry in ledger.devices]
+    if not sizes:
+        return ()
+    largest = None if None in sizes else max(each or 0 for each in sizes)
+    return tuple(
+        Holding(
+            holder.pod,
+            holder.container,
+            Share("", None if largest is None else holder.number * largest),
+            SCHEME,
+            Phase.ASSIGNED if holder.state.phase == "Running" else Phase.ASSUMED,
+            Source.ANNOTATIONS,
+            (Source.ANNOTATIONS,),
+            holder.since,
+        )
+        for pod in pods
+        for _, holder in _holders(pod)
     )
 
 

@@ -19,7 +19,7 @@ from vgpu.inventory.free_capacity import (
 )
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.inventory.nvidia import nvidia_devices
+from vgpu.inventory.nvidia import nvidia_devices, on_unknown_gpus
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.pending import pending_containers
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
@@ -99,7 +99,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
     )
     views = tuple(
         sorted(
-            _views(objects, ledgers, placements, schemes.codecs), key=lambda view: view.node.name
+            _views(objects, ledgers, placements, schemes), key=lambda view: view.node.name
         )
     )
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
@@ -145,9 +145,13 @@ def _views(
     objects: Objects,
     ledgers: ClusterLedgers,
     placements: Mapping[str, ViewedNode],
-    codecs: Sequence[SchemeCodec],
+    detected: DetectedSchemes,
 ) -> Iterator[NodeView]:
     known = {node.name: node for node in objects.nodes}
+    of_nvidia: dict[str, list[Pod]] = {}
+    for pod in objects.pods if detected.nvidia else ():
+        if pod.node and pod.ref.uid in detected.nvidia:
+            of_nvidia.setdefault(pod.node, []).append(pod)
     left = units_left(objects.nodes, objects.pods)
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
@@ -171,8 +175,9 @@ def _views(
                 placement=placement,
                 in_use=placement.in_use,
                 systems=systems,
-                of_other_systems=_of_other_systems(node, ledger, systems, schemes, codecs),
+                of_other_systems=_of_other_systems(node, ledger, systems, schemes, detected.codecs),
                 units_left=left.get(name, {}),
+                of_nvidia=on_unknown_gpus(of_nvidia.get(name, ()), ledger),
             )
 
 

@@ -16,7 +16,7 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Units, detect_schemes
-from vgpu.inventory.nvidia import advertised_units
+from vgpu.inventory.nvidia import advertised_units, on_unknown_gpus
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.ledger import Ledger
@@ -276,6 +276,7 @@ class ClusterEvidence:
             and (each.object_ref.namespace, each.object_ref.name) in reserved
         )
         schemes = registry().schemes_of(node)
+        ledger = self.ledger(node.name)
         of_claims = self._claims_of_nodes.get(node.name, NO_RESOURCE_CLAIMS)
         resources = {
             name: node.allocatable.get(name, 0)
@@ -290,7 +291,7 @@ class ClusterEvidence:
             tuple(scheme for scheme in registry().schemes if scheme in schemes),
             view,
             scheme if isinstance(scheme, PlacementReason) else None,
-            self.ledger(node.name),
+            ledger,
             tuple(findings),
             tuple(
                 pod
@@ -329,6 +330,7 @@ class ClusterEvidence:
                 for each in node_errors(node, self.now)
             ),
             self.cluster.pods_read,
+            on_unknown_gpus(self._of_nvidia(node.name), ledger),
         )
 
     def ledger(self, name: str) -> Ledger:

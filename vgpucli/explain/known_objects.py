@@ -7,7 +7,7 @@ import msgspec
 
 from reconciler.model import Finding
 from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
-from vgpu.ledger import Conflict, Ledger
+from vgpu.ledger import Conflict, Holding, Ledger
 from vgpu.ledger.from_api import Reading
 from vgpu.model.folding import folded_texts
 from vgpu.model.names import Scheme
@@ -161,6 +161,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         errors: the errors that vgpu doctor finds for the node alone.
         pods_read: whether the pods were read; without one in a dump nobody knows who holds
             GPUs.
+        of_nvidia: what pods of NVIDIA's own plugin hold of GPUs that another system has registered.
     """
 
     node: Node
@@ -179,6 +180,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     published: Mapping[str, int] = {}
     errors: tuple[StepReason, ...] = ()
     pods_read: bool = True
+    of_nvidia: tuple[Holding, ...] = ()
 
 
 _ORDER = {reason: number for number, reason in enumerate((*ClosedReason, *PlacementReason))}

@@ -225,7 +225,7 @@ def _plugin(evidence: KnownNode) -> ExplainedStep:
     if evidence.ledger.devices and evidence.schemes and evidence.resources:
         if not any(evidence.resources.values()):
             return _failed(WayStep.PLUGIN, StepReason.of(ExplainReason.NOT_ADVERTISED), *texts)
-    elif evidence.ledger.devices and not evidence.resources:
+    elif evidence.ledger.devices and not evidence.resources and not _is_served_by_nvidia(evidence):
         return _not_checked(WayStep.PLUGIN, "the name of its resource", _NO_KNOWN_NAME)
     if not node.ready:
         text = "the node is not ready: this is what its kubelet has reported before"
@@ -238,6 +238,13 @@ def _plugin(evidence: KnownNode) -> ExplainedStep:
         if 0 < units < node.capacity.get(name, 0)
     )[:1]
     return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=texts, remarks=remarks)
+
+
+def _is_served_by_nvidia(evidence: KnownNode) -> bool:
+    """Whether NVIDIA's plugin serves the node's systems, which advertise nothing: KubeShare."""
+    advertised_by = registry().advertised_by
+    own = [name for name in evidence.systems if advertised_by.get(name)]
+    return bool(evidence.systems and evidence.observed) and not own
 
 
 def _units_text(node: Node, name: str, units: int) -> str:
@@ -342,6 +349,7 @@ def _with_conflicts_of_gpus(step: ExplainedStep, evidence: KnownNode) -> Explain
 def _with_unknown(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
     """The step with what pods of the node hold on an unknown GPU, as a remark."""
     unknown = [each for each in evidence.ledger.unplaced if _may_be_here(each)]
+    unknown += evidence.of_nvidia
     if not unknown:
         return step
     pods = sorted({f"{each.pod.namespace}/{each.pod.name or each.pod.uid}" for each in unknown})
