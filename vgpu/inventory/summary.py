@@ -98,9 +98,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         unhealthy=objects.unhealthy,
     )
     views = tuple(
-        sorted(
-            _views(objects, ledgers, placements, schemes), key=lambda view: view.node.name
-        )
+        sorted(_views(objects, ledgers, placements, schemes), key=lambda view: view.node.name)
     )
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
     doubts = _doubts(views, schemes)
