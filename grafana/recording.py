@@ -31,11 +31,23 @@ _MEMORY_PART: Final = (
     f"vgpu_container_memory_allocated_bytes / on ({GPU}) group_left ()"
     f" max by ({GPU}) (vgpu_gpu_memory_total_bytes)"
 )
-GPUS_ALLOCATED: Final = (
-    f"(vgpu_container_core_allocated_ratio >= {_MEMORY_PART})"
-    f" or {_MEMORY_PART} or vgpu_container_core_allocated_ratio"
+_CORE_PART: Final = "vgpu_container_core_allocated_ratio"
+_REPLICA_PART: Final = (
+    f"clamp_max(vgpu_container_shares_allocated / on ({GPU}) group_left ()"
+    f" max by ({GPU}) (vgpu_gpu_replicas), 1)"
 )
-"""Of each share the larger of its parts of a device's cores and memory: gpushare has no cores."""
+_PART: Final = (
+    f"(0.5 * {_CORE_PART} + 0.5 * {_MEMORY_PART})"
+    f" or {_MEMORY_PART} or {_CORE_PART} or {_REPLICA_PART}"
+)
+"""The mean of a share's parts of a device's memory and cores; gpushare has no cores, time-slicing
+neither. The rule of ``vgpu bill`` (:mod:`vgpucli.bill.measurement`)."""
+
+GPUS_ALLOCATED: Final = (
+    f"({_PART}) / on ({GPU}) group_left () clamp_min(sum by ({GPU})"
+    f" (max by ({GPU}, pod_uid, container, exported_container) ({_PART})), 1)"
+)
+"""Where the parts of a device have a sum above 1, each is divided by it."""
 
 UNALLOCATED: Final = (
     f"clamp_min(({shareable('vgpu_gpu_memory_total_bytes')}) - vgpu_gpu_memory_allocated_bytes, 0)"
@@ -150,9 +162,9 @@ BY_NAMESPACE: Final = (
     ),
     _of_shares(
         "vgpu_gpus_allocated",
-        "GPUs allocated; of each share the larger of its parts of cores and memory",
+        "GPUs allocated: of each share the mean of its parts of cores and memory",
         GPUS_ALLOCATED,
-        f"({_ALLOCATED} or vgpu_container_core_allocated_ratio)",
+        f"({_ALLOCATED} or {_CORE_PART} or vgpu_container_shares_allocated)",
     ),
 )
 

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpucli.quota.command:command",
         "Propose quotas of shared GPUs in the form of Kubernetes itself.",
     ),
+    "bill": ("vgpucli.bill.command:command", "Add up what shared GPUs cost, by share."),
     "explain": (
         "vgpucli.explain.command:command",
         "Explain why a pod does not run, or the state of a node or GPU.",

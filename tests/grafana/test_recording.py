@@ -121,7 +121,7 @@ LEVELS = {
     "cluster_namespace:vgpu_container_memory_unused_bytes:sum": {'namespace="team"': 40},
     "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 1},
     "cluster_namespace:vgpu_gpus_allocated:sum": {
-        'namespace="team"': 100 / 80 + 0.5,  # by memory, by cores
+        'namespace="team"': 1,  # of 0.875 and 0.375, whose sum is above 1
         'namespace="lab"': 30 / 40,  # without cores
     },
     "cluster_namespace:vgpu_container_sm_utilization_ratio:sum": {'namespace="team"': 0.4},
@@ -204,6 +204,18 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
     tests = [
         {"expr": record, "eval_time": "4m", "exp_samples": samples}
         for record, samples in expected().items()
+        if "vgpu_gpus_allocated" not in record
+    ]
+    tests += [  # quotients
+        {
+            "expr": f"round({record}, 0.001)",
+            "eval_time": "4m",
+            "exp_samples": [
+                {**each, "labels": each["labels"].removeprefix(record)} for each in samples
+            ],
+        }
+        for record, samples in expected().items()
+        if "vgpu_gpus_allocated" in record
     ]
     passes(tmp_path, {"input_series": fleet(of_node), "promql_expr_test": tests})
 

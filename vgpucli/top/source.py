@@ -57,7 +57,12 @@ class HttpSource:
     """A server by its URL, which ``flag`` has."""
 
     def __init__(
-        self, url: str, access: ClientOptions, timeout: float = TIMEOUT_SECONDS, flag: str = "--url"
+        self,
+        url: str,
+        access: ClientOptions,
+        timeout: float = TIMEOUT_SECONDS,
+        flag: str = "--url",
+        limit: int = BODY_LIMIT,
     ) -> None:
         """Read the certificates and the password. Raises BadOption."""
         try:
@@ -71,7 +76,7 @@ class HttpSource:
         if tls is None and access.needs_tls:
             raise BadOption(f"--ca-file, --cert and --key need an https {flag}")
         self._authorization = authorization(access)
-        self._client = HttpClient(parts, tls, timeout, BODY_LIMIT)
+        self._client = HttpClient(parts, tls, timeout, limit)
 
     def get(self, target: str, accept: str, hints: Mapping[int, str], otherwise: str) -> str:
         """The answer to a request for ``target``, a path with its query. Raises Unanswered.

@@ -1,0 +1,1 @@
+"""The bill: money adds up, and what is measured is what was true."""

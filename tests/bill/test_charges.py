@@ -1,0 +1,143 @@
+"""Used + held idle + unsold + not measured = GPU-hours × price, whatever the numbers are."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpucli.bill.charges import UnknownModel, charges, device_days, missing_of_inventory
+from vgpucli.bill.division import amount_of
+from vgpucli.bill.model import SECOND, Charge, GpuDay, GpuKey, Part, ShareDay, ShareKey
+from vgpucli.bill.prices import Owned, Price, PriceTable
+from vgpucli.bill.summary import KEYS, lines
+
+DAY = "2026-11-01"
+SECONDS = 86_400
+
+MODELS = ("A", "B", "")
+PRICES = st.decimals(0, 100, places=7)
+TABLES = st.builds(
+    lambda prices: PriceTable("EUR", tuple(Price(model, price) for model, price in prices.items())),
+    st.dictionaries(st.sampled_from(MODELS[:2]), PRICES),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[list[GpuDay], list[ShareDay]]:
+    """Devices' days with shares that were rounded each by itself, and corrections of them."""
+    gpus = []
+    shares = []
+    for number in range(draw(st.integers(1, 3))):
+        key = GpuKey(DAY, "", "node", f"GPU-{number}")
+        total = draw(st.integers(0, SECONDS * SECOND))
+        lost = draw(st.integers(0, total))
+        model = draw(st.sampled_from(MODELS))
+        gpus.append(GpuDay(key, model, total, lost))
+        weights = draw(st.lists(st.integers(0, 100), max_size=4))
+        for index, weight in enumerate(weights):
+            held = (total - lost) * weight // max(1, sum(weights)) + draw(st.integers(0, 1))
+            used = draw(st.integers(0, held))
+            name = ShareKey(f"team-{index % 2}", f"pod-{index}", f"uid-{index}", "main")
+            shares.append(ShareDay(key, name, used, held - used))
+        for correction in draw(st.lists(st.sampled_from(("2026-11-02", "2026-12-03")), max_size=2)):
+            change = draw(st.integers(-total, SECONDS * SECOND))
+            part = draw(st.integers(0, max(0, change)))
+            gpus.append(GpuDay(key, model, change, part, correction=correction))
+            if shares and draw(st.booleans()):
+                name = draw(st.sampled_from(shares)).share
+                used = draw(st.integers(-SECONDS, SECONDS))
+                shares.append(ShareDay(key, name, used, 0, correction=correction))
+    return gpus, shares
+
+
+def _charges(gpus: Sequence[GpuDay], shares: Sequence[ShareDay], table: PriceTable) -> list[Charge]:
+    return [*charges(device_days(gpus, shares), table, set())]
+
+
+@given(rows(), TABLES)
+def test_the_charges_of_a_device_are_its_hours_times_its_price(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable
+) -> None:
+    gpus, shares = drawn
+    made = _charges(gpus, shares, table)
+    amounts: dict[GpuKey, int] = defaultdict(int)
+    quantities: dict[GpuKey, int] = defaultdict(int)
+    for charge in made:
+        amounts[charge.gpu] += charge.amount
+        quantities[charge.gpu] += charge.quantity
+    for key in {gpu.key for gpu in gpus}:
+        of_key = [gpu for gpu in gpus if gpu.key == key]
+        total = max(0, sum(gpu.total for gpu in of_key))
+        price = table.price(DAY, of_key[-1].model, "", {}) or Decimal(0)
+        assert quantities[key] == total
+        assert amounts[key] == amount_of(total, price)
+
+
+@given(rows(), TABLES, st.sampled_from([*KEYS]))
+def test_the_lines_of_a_bill_make_its_charges(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable, by: str
+) -> None:
+    made = _charges(*drawn, table)
+    bill = lines(made, by)
+    for part in Part:
+        of_part = [charge for charge in made if charge.part is part]
+        assert sum(line.amount[part] for line in bill) == sum(each.amount for each in of_part)
+        assert sum(line.quantity[part] for line in bill) == sum(each.quantity for each in of_part)
+
+
+@given(rows(), TABLES)
+def test_a_correction_adds_rows_and_changes_none(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable
+) -> None:
+    gpus, shares = drawn
+    first = _charges(
+        [gpu for gpu in gpus if not gpu.correction],
+        [share for share in shares if not share.correction],
+        table,
+    )
+    unchanged = [charge for charge in _charges(gpus, shares, table) if not charge.correction]
+    described = {gpu.key: gpu.model for gpu in gpus}
+    assert [charge for charge in first if described[charge.gpu]] == [
+        charge for charge in unchanged if described[charge.gpu]
+    ]
+
+
+def test_a_device_without_a_price_is_charged_nothing_and_named() -> None:
+    unknown: set[UnknownModel] = set()
+    gpu = GpuDay(GpuKey(DAY, "", "node", "MIG-1"), "A", 3600 * SECOND, mig_profile="1g.10gb")
+    table = PriceTable("EUR", (Price("A", 2),))
+    (charge,) = charges(device_days([gpu], []), table, unknown)
+    assert (charge.amount, charge.part) == (0, Part.UNSOLD)
+    assert unknown == {UnknownModel("A", "1g.10gb")}
+
+
+def test_of_the_prices_that_fit_the_one_with_most_labels_and_then_the_latest_decides() -> None:
+    table = PriceTable(
+        "EUR",
+        (
+            Price("A", 3),
+            Price("A", 2, since=date(2026, 11, 1)),
+            Price("A", 1, node_labels={"pool": "spot"}),
+        ),
+    )
+    assert table.price("2026-10-31", "A", "", {}) == 3
+    assert table.price("2026-11-01", "A", "", {}) == 2
+    assert table.price("2026-11-01", "A", "", {"pool": "spot", "zone": "a"}) == 1
+    assert table.price("2026-11-01", "B", "", {}) is None
+
+
+def test_owned_gpus_count_while_their_node_is_away() -> None:
+    table = PriceTable(
+        "EUR", (Price("A", 1),), inventory=(Owned("n1", "A", 2), Owned("n2", "A", 1))
+    )
+    here = GpuDay(GpuKey(DAY, "", "n1", "GPU-1"), "A", SECONDS * SECOND)
+    away = [*missing_of_inventory(table, DAY, SECONDS, [here], SECOND)]
+    assert [(gpu.key.node, gpu.total, gpu.not_measured) for gpu in away] == [
+        ("n1", SECONDS * SECOND, SECONDS * SECOND),
+        ("n2", SECONDS * SECOND, SECONDS * SECOND),
+    ]
+    made = _charges([here, *away], [], table)
+    assert sum(charge.amount for charge in made) == 3 * 24 * SECOND

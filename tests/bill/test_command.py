@@ -1,0 +1,164 @@
+"""`vgpu bill` as a person types it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from vgpucli.bill.command import command
+from vgpucli.bill.day_file import path_of, write_day
+from vgpucli.bill.model import SECOND, ClosedDay, DayHead, GpuDay, GpuKey, ShareDay, ShareKey
+
+HOUR = 3600 * SECOND
+PRICES = """
+currency: EUR
+prices:
+  - {model: A100, per_gpu_hour: "1.00"}
+"""
+RANGE = ("--from", "2026-11-01", "--to", "2026-11-03")
+
+
+def _day(day: str, start: int, generator: str = "") -> ClosedDay:
+    key = GpuKey(day, "", "node-1", "GPU-1")
+    share = ShareKey("vision", "train-0", "uid-1", "main", "Job/train", "research")
+    head = DayHead(1, day, "UTC", start, start + 86_400, 60, generator=generator)
+    return ClosedDay(
+        head,
+        (GpuDay(key, "A100", 24 * HOUR, 2 * HOUR),),
+        (ShareDay(key, share, 6 * HOUR, 3 * HOUR),),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    days = tmp_path / "days"
+    days.mkdir()
+    write_day(days, _day("2026-11-01", 1_793_491_200))
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(PRICES)
+    prices.chmod(0o600)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, status: int = 0) -> str:
+    """What the command prints."""
+    base = ["--days", str(folder / "days"), "--prices", str(folder / "prices.yaml")]
+    result = CliRunner().invoke(command, [*base, *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_the_table_has_a_line_for_each_namespace_and_for_what_nobody_held(folder: Path) -> None:
+    lines = [line.split() for line in run(folder, *RANGE).splitlines()]
+    assert ["vision", "9.00", "6.00", "3.00", "0.00", "9.00"] in lines
+    assert ["(unsold)", "13.00", "0.00", "0.00", "13.00", "13.00"] in lines
+    assert ["(not", "measured)", "2.00", "0.00", "0.00", "2.00", "2.00"] in lines
+    assert ["total", "24.00", "6.00", "3.00", "15.00", "24.00"] in lines
+
+
+def test_a_day_that_is_not_closed_is_named(folder: Path) -> None:
+    assert "note: 1 day of the period not closed: 2026-11-02" in run(folder, *RANGE)
+
+
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [("team", "research"), ("owner", "Job/train"), ("model", "A100"), ("namespace", "vision")],
+)
+def test_the_document_has_the_same_sums(folder: Path, by: str, name: str) -> None:
+    document = json.loads(run(folder, *RANGE, "--by", by, "-o", "json"))
+    assert document["microTotal"] == 24 * SECOND
+    assert sum(line["microTotal"] for line in document["lines"]) == 24 * SECOND
+    (line,) = [line for line in document["lines"] if line["name"] == name]
+    assert line["microAmount"]["used"] == 6 * SECOND
+    assert line["gpuHours"]["held_idle"] == 3
+
+
+@pytest.mark.parametrize("output", ["csv", "focus"])
+def test_each_part_is_a_row(folder: Path, output: str) -> None:
+    text = run(folder, *RANGE, "-o", output)
+    rows = [*csv.DictReader(io.StringIO(text.partition("note:")[0]))]
+    part, cost = ("part", "amount") if output == "csv" else ("x_VgpuPart", "EffectiveCost")
+    assert {row[part]: row[cost] for row in rows} == {
+        "used": "6",
+        "held_idle": "3",
+        "unsold": "13",
+        "not_measured": "2",
+    }
+
+
+def test_a_bill_of_made_up_days_says_so(folder: Path) -> None:
+    write_day(folder / "days", _day("2026-11-02", 1_793_577_600, "tests, seed 1"))
+    assert "note: this is no measured bill: tests, seed 1" in run(folder, *RANGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("prices.yaml", "currency: XX\nprices: []\n", "currency 'XX' is no code of ISO 4217"),
+        ("prices.yaml", "currency: EUR\nprices: [{model: A, price: 1}]", "prices[0]"),
+        ("days/2026-11-01.jsonl", "", "line 1"),
+        ("days/2026-11-01.jsonl", '{"kind":"gpu"}', "line 1"),
+        ("days/2026-11-01.jsonl", "\xff", "line 1"),
+    ],
+)
+def test_a_bad_file_is_one_line_with_its_name(
+    folder: Path, name: str, content: str, problem: str
+) -> None:
+    (folder / name).write_text(content)
+    output = run(folder, *RANGE, status=1)
+    assert problem in output
+    assert Path(name).name in output
+    assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["prices.yaml", "days/2026-11-01.jsonl"])
+def test_a_file_that_others_may_read_is_refused(folder: Path, name: str) -> None:
+    (folder / name).chmod(0o644)
+    assert "other users may read it; chmod 600 it first" in run(folder, *RANGE, status=1)
+
+
+def test_a_closed_day_has_mode_0600_and_is_not_written_again(folder: Path) -> None:
+    path = path_of(folder / "days", "2026-11-01")
+    assert path.stat().st_mode & 0o777 == 0o600
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        write_day(folder / "days", _day("2026-11-01", 1_793_491_200))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--from", "2026-11-02", "--to", "2026-11-02"), "is not after"),
+        (("--from", "2026-11-31", "--to", "2026-12-02"), "is no day"),
+        (("--to", "2026-12-02"), "--from missing"),
+        ((*RANGE, "--timezone", "Mars/Base"), "is no time zone"),
+    ],
+)
+def test_a_wrong_flag_is_named(folder: Path, arguments: tuple[str, ...], problem: str) -> None:
+    assert problem in run(folder, *arguments, status=2)
+
+
+def test_days_of_another_time_zone_are_refused(folder: Path) -> None:
+    output = run(folder, *RANGE, "--timezone", "Europe/Berlin", status=1)
+    assert "its day is of UTC; give --timezone" in output
+
+
+def test_a_server_that_does_not_answer_is_one_line(folder: Path) -> None:
+    arguments = ["close", "--days", str(folder / "days"), "--prometheus", "http://127.0.0.1:1"]
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: http://127.0.0.1:1: ")
+    assert [path.name for path in (folder / "days").iterdir()] == ["2026-11-01.jsonl"]
+
+
+def test_a_day_before_a_closed_one_is_refused(folder: Path) -> None:
+    arguments = ["close", "--days", str(folder / "days"), "--prometheus", "http://127.0.0.1:1"]
+    result = CliRunner().invoke(command, [*arguments, "--from", "2026-10-30"])
+    assert result.exit_code == 1
+    assert "2026-11-01 is closed already; --correct measures a day again" in result.output
+    result = CliRunner().invoke(command, [*arguments, "--correct", "2026-10-30"])
+    assert "--correct 2026-10-30: this day is not closed" in result.output

@@ -1,0 +1,1 @@
+"""`vgpu bill`: what shared GPUs cost, by share, from days that are closed once."""

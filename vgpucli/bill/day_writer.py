@@ -1,0 +1,122 @@
+"""Days are closed one after another: measured, and written to their files."""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from vgpu.program.version import version_text
+from vgpucli.bill.close import closed, differences, last_seen
+from vgpucli.bill.day_file import (
+    FORMAT,
+    closed_days,
+    corrections,
+    path_of,
+    read_day,
+    write_day,
+)
+from vgpucli.bill.days import bounds, days_between
+from vgpucli.bill.measurement import Method
+from vgpucli.bill.model import ClosedDay, DayHead, GpuDay, ShareDay
+from vgpucli.bill.prometheus import BillSource
+from vgpucli.bill.timeline import STEP, DaySum
+
+SETTLED_SECONDS: Final = 3600
+"""Time after the end of a day before it is closed: late samples have come by then."""
+
+MOST_DAYS: Final = 31
+"""Most days that are closed at once, and how long a device is remembered that is not there."""
+
+
+class DayWriter:
+    """Closes days of one folder, in one time zone, by one method."""
+
+    def __init__(
+        self,
+        folder: Path,
+        zone: ZoneInfo,
+        method: Method,
+        source: BillSource,
+        labels: Sequence[str],
+    ) -> None:
+        self._folder = folder
+        self._zone = zone
+        self._method = method
+        self._source = source
+        self._labels = labels
+
+    def due(self, now: float, first: str | None) -> list[str]:
+        """The days that have ended and are not closed, in their order.
+
+        ``first`` counts while no day is closed. Raises OSError, and ValueError if ``first`` is
+        before a day that is closed.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settled = dt.datetime.fromtimestamp(now - SETTLED_SECONDS, self._zone)
+        today = settled.date().isoformat()
+        done = closed_days(self._folder)
+        if not done:
+            yesterday = (settled.date() - dt.timedelta(days=1)).isoformat()
+            return days_between(first or yesterday, today)[-MOST_DAYS:]
+        if first is not None and first <= done[-1]:
+            raise ValueError(
+                f"--from {first}: {done[-1]} is closed already; --correct measures a day again"
+            )
+        following = (dt.date.fromisoformat(done[-1]) + dt.timedelta(days=1)).isoformat()
+        return days_between(first or following, today)
+
+    def check_corrections(self, corrected: Sequence[str], due: Sequence[str]) -> None:
+        """Raises ValueError if a day cannot be corrected now."""
+        done = closed_days(self._folder)
+        for day in corrected:
+            if day not in done:
+                raise ValueError(f"--correct {day}: this day is not closed")
+        if corrected and not due:
+            raise ValueError("--correct: there is no day to close, whose file would have the rows")
+
+    def close(self, day: str, now: float, corrected: Sequence[str] = ()) -> Path:
+        """Measure a day and write its file. Raises Unanswered, BadDay and OSError."""
+        head = self._head(day, now)
+        earlier = [name for name in closed_days(self._folder) if name < day][-MOST_DAYS:]
+        before = last_seen(read_day(path_of(self._folder, name)) for name in earlier)
+        rows: list[GpuDay | ShareDay] = []
+        for name in dict.fromkeys(corrected):
+            rows += differences(self._as_closed(name), self._measured(self._head(name, now)), day)
+        labels: Mapping[str, Mapping[str, str]] = (
+            self._source.node_labels(head.end, self._labels) if self._labels else {}
+        )
+        content = closed(head, self._measured(head), before, labels, rows)
+        return write_day(self._folder, content)
+
+    def _head(self, day: str, now: float) -> DayHead:
+        begin, end = bounds(day, self._zone)
+        moment = dt.datetime.fromtimestamp(int(now), dt.UTC)
+        return DayHead(
+            FORMAT,
+            day,
+            self._zone.key,
+            begin,
+            end,
+            STEP,
+            str(self._method.rule),
+            str(self._method.memory_weight),
+            closed=moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            version=version_text(),
+        )
+
+    def _measured(self, head: DayHead) -> DaySum:
+        sums = DaySum(head, self._method)
+        for hour in self._source.hours(head.start, head.end):
+            sums.add(hour)
+        return sums
+
+    def _as_closed(self, day: str) -> ClosedDay:
+        """The rows of a day, with all corrections until now."""
+        file = read_day(path_of(self._folder, day))
+        gpus, shares = corrections(self._folder, [day])
+        return ClosedDay(
+            file.head,
+            (*(row for row in file.gpus if row.key.day == day), *gpus),
+            (*(row for row in file.shares if row.gpu.day == day), *shares),
+        )

@@ -1,0 +1,163 @@
+"""FOCUS 1.2: the 21 mandatory columns and those that a share needs. Pure.
+
+Columns and rules are of https://focus.finops.org/focus-specification/v1-2 (tag v1.2 of
+FinOps-Open-Cost-and-Usage-Spec/FOCUS_Spec, specification/columns/ and specification/attributes/).
+A row is one charge of one day. Unless the price table has ``billed``, BilledCost is 0: the
+machines are in the cloud's own file, and a sum over both files would count them twice.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from vgpucli.bill.days import bounds
+from vgpucli.bill.model import HOUR, SECOND, Charge, Part
+from vgpucli.bill.prices import PriceTable
+
+METHOD: Final = "vgpu/1"
+"""Names the rules of docs/bill.md by which a GPU is divided."""
+
+_WORDS: Final[Mapping[Part, str]] = {
+    Part.USED: "GPU share, used",
+    Part.HELD_IDLE: "GPU share, held and not used",
+    Part.UNSOLD: "GPU, held by nobody",
+    Part.NOT_MEASURED: "GPU, not measured",
+}
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What the columns need beside the charge."""
+
+    table: PriceTable
+    zone: ZoneInfo
+
+
+_Cell = str | None
+
+
+def _decimal(value: int, unit: int) -> str:
+    """A quotient whose unit is a product of powers of 2 and 5, or rounded to 9 decimals."""
+    quotient = (Decimal(value) / Decimal(unit)).quantize(Decimal("1e-9")).normalize()
+    return f"{quotient:f}" if quotient else "0"
+
+
+def _moment(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _money(charge: Charge, _: Context) -> _Cell:
+    return _decimal(charge.amount, SECOND)
+
+
+def _billed(charge: Charge, context: Context) -> _Cell:
+    return _money(charge, context) if context.table.billed else "0"
+
+
+def _month(day: str, context: Context) -> tuple[str, str]:
+    first = dt.date.fromisoformat(day).replace(day=1)
+    following = (first + dt.timedelta(days=32)).replace(day=1)
+    return tuple(_moment(bounds(each.isoformat(), context.zone)[0]) for each in (first, following))  # type: ignore[return-value]  # two
+
+
+def _day(charge: Charge, context: Context) -> tuple[int, int]:
+    return bounds(charge.gpu.day, context.zone)
+
+
+def _namespace(charge: Charge, _: Context) -> _Cell:
+    return charge.share.namespace or None if charge.share else None
+
+
+def _resource(charge: Charge, _: Context) -> _Cell:
+    return "/".join(filter(None, (charge.gpu.cluster, charge.gpu.node, charge.gpu.uuid)))
+
+
+def _tags(charge: Charge, _: Context) -> _Cell:
+    share = charge.share
+    if share is None:
+        return None
+    named = {
+        "team": share.team,
+        "owner": share.owner,
+        "pod": share.pod,
+        "container": share.container,
+        "node": charge.gpu.node,
+    }
+    return json.dumps({key: text for key, text in named.items() if text}, ensure_ascii=False)
+
+
+def _class(charge: Charge, _: Context) -> _Cell:
+    """A correction within its own billing period is none: that period was not billed yet."""
+    late = charge.correction[:7] > charge.gpu.day[:7]
+    return "Correction" if late else None
+
+
+def _description(charge: Charge, _: Context) -> _Cell:
+    words = _WORDS[charge.part]
+    profile = f" {charge.mig_profile}" if charge.mig_profile else ""
+    return f"{words}: {charge.model or 'unknown model'}{profile}"
+
+
+COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
+    "BilledCost": _billed,
+    "BillingAccountId": lambda _, context: context.table.account.id,
+    "BillingAccountName": lambda _, context: context.table.account.name or None,
+    "BillingCurrency": lambda _, context: context.table.currency,
+    "BillingPeriodEnd": lambda charge, context: _month(charge.gpu.day, context)[1],
+    "BillingPeriodStart": lambda charge, context: _month(charge.gpu.day, context)[0],
+    "ChargeCategory": lambda *_: "Usage",
+    "ChargeClass": _class,
+    "ChargeDescription": _description,
+    "ChargePeriodEnd": lambda charge, context: _moment(_day(charge, context)[1]),
+    "ChargePeriodStart": lambda charge, context: _moment(_day(charge, context)[0]),
+    "ContractedCost": _money,
+    "EffectiveCost": _money,
+    "InvoiceIssuerName": lambda _, context: context.table.issuer,
+    "ListCost": _money,
+    "PricingQuantity": lambda charge, _: _decimal(charge.quantity, HOUR),
+    "PricingUnit": lambda *_: "GPU Hours",
+    "ProviderName": lambda _, context: context.table.issuer,
+    "PublisherName": lambda _, context: context.table.issuer,
+    "ServiceCategory": lambda *_: "Compute",
+    "ServiceName": lambda *_: "Shared GPUs",
+    "ResourceId": _resource,
+    "ResourceType": lambda charge, _: charge.mig_profile or charge.model or "GPU",
+    "SubAccountId": _namespace,
+    "SubAccountName": _namespace,
+    "Tags": _tags,
+    "x_VgpuPart": lambda charge, _: str(charge.part),
+    "x_VgpuMethod": lambda *_: METHOD,
+}
+"""Each column and its value of a charge; None is null, an empty cell of the CSV."""
+
+
+PLAIN_COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
+    "day": lambda charge, _: charge.gpu.day,
+    "cluster": lambda charge, _: charge.gpu.cluster,
+    "node": lambda charge, _: charge.gpu.node,
+    "uuid": lambda charge, _: charge.gpu.uuid,
+    "model": lambda charge, _: charge.model,
+    "mig_profile": lambda charge, _: charge.mig_profile,
+    "namespace": _namespace,
+    "team": lambda charge, _: charge.share.team if charge.share else None,
+    "owner": lambda charge, _: charge.share.owner if charge.share else None,
+    "pod": lambda charge, _: charge.share.pod if charge.share else None,
+    "container": lambda charge, _: charge.share.container if charge.share else None,
+    "part": lambda charge, _: str(charge.part),
+    "gpu_hours": lambda charge, _: _decimal(charge.quantity, HOUR),
+    "amount": _money,
+    "currency": lambda _, context: context.table.currency,
+    "correction": lambda charge, _: charge.correction or None,
+}
+"""The columns of ``-o csv``; ``correction`` is the day whose file has the row."""
+
+
+def row(
+    charge: Charge, columns: Mapping[str, Callable[[Charge, Context], _Cell]], context: Context
+) -> dict[str, _Cell]:
+    """The columns of a charge."""
+    return {name: value(charge, context) for name, value in columns.items()}

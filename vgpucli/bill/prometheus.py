@@ -1,0 +1,352 @@
+"""The samples of an hour, from a server with Prometheus' HTTP API."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from vgpu.sources.http_access import ClientOptions
+from vgpucli.bill.timeline import (
+    STEP,
+    Container,
+    Described,
+    Device,
+    DeviceHour,
+    Hour,
+    ShareHour,
+    Values,
+)
+from vgpucli.top.source import UNAUTHORIZED_HINT, HttpSource, Unanswered
+
+SECONDS: Final = 120.0
+"""Maximum time to wait for an answer."""
+
+LIMIT: Final = 256 * 2**20
+"""Maximum size of an answer, in bytes: an hour of one metric of 50,000 containers."""
+
+_OWN_STEP: Final = "59s999ms"
+"""Samples of a step: Prometheus 2 counts one at the begin of a window, too."""
+
+_LABELS: Final = "namespace", "pod", "container"
+_DEVICE: Final = "cluster, uuid"
+_SHARE: Final = "cluster, pod_uid, uuid, namespace, pod, container"
+_HIDDEN: Final = "cluster, pod_uid, uuid, exported_namespace, exported_pod, exported_container"
+
+
+def _sample(metric: str, matcher: str = "") -> str:
+    return f"last_over_time({metric}{{{matcher}}}[{_OWN_STEP}])"
+
+
+def of_containers(metric: str) -> str:
+    """A metric of containers, once for each device, whichever target reports it.
+
+    Without ``honor_labels: true`` their names are in ``exported_…``, beside those of the
+    exporter's own pod.
+    """
+    hidden = 'exported_pod!=""'
+    plain = 'exported_pod=""'
+    return (
+        f"max by ({_HIDDEN}) ({_sample(metric, hidden)})"
+        f" or max by ({_SHARE}) ({_sample(metric, plain)})"
+    )
+
+
+def of_devices(metric: str) -> str:
+    """A metric of devices, once for each, whichever target reports it."""
+    return f"max by ({_DEVICE}) ({_sample(metric)})"
+
+
+def _within(query: str, begin: int, end: int) -> str:
+    """A query about a whole period, evaluated at its end."""
+    return query.replace("RANGE", f"{end - begin}s")
+
+
+TARGET: Final = "cluster, job, instance"
+TOTAL: Final = f"max by ({TARGET}, node, uuid) ({_sample('vgpu_gpu_memory_total_bytes')})"
+NODES: Final = f"max by ({TARGET}, node) (last_over_time(vgpu_node_info[RANGE]))"
+INFO: Final = (
+    "max by (cluster, uuid, parent_uuid, model, mig_profile) (last_over_time(vgpu_gpu_info[RANGE]))"
+)
+TEAMS: Final = (
+    "max by (cluster, namespace, exported_namespace, team)"
+    " (max_over_time(timestamp(vgpu_reconcile_namespace_info)[1h:1m]))"
+)
+NODE_LABELS: Final = "last_over_time(kube_node_labels[1d])"
+_UNNAMED: Final = re.compile(r"[^a-zA-Z0-9_]")
+"""Characters that kube-state-metrics replaces in the name of a label."""
+
+POD_OWNERS: Final = (
+    "max by (uid, namespace, owner_kind, owner_name)"
+    ' (last_over_time(kube_pod_owner{uid!=""}[RANGE]))'
+)
+OWNERS: Final = (
+    ("ReplicaSet", "replicaset", "kube_replicaset_owner"),
+    ("Job", "job_name", "kube_job_owner"),
+)
+"""Owners that have owners: kind, kube-state-metrics' label of its name, and its metric."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    values: list[tuple[float, str]] = []
+    value: tuple[float, str] = (0.0, "")
+
+
+class _Data(msgspec.Struct, frozen=True):
+    result: list[_Line] = []
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    data: _Data = _Data()
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+_HOUR_SECONDS: Final = 3600
+_HOUR_STEPS: Final = _HOUR_SECONDS // STEP
+_VALUES_AT_ONCE: Final = 1_000_000
+"""Values of one metric that are read in one answer: 30 MB of JSON."""
+
+
+class _Samples(msgspec.Struct, frozen=True):
+    """An hour before it is known whose the pods are."""
+
+    start: int
+    steps: int
+    devices: dict[Device, DeviceHour]
+    shares: dict[Device, dict[Container, ShareHour]]
+
+    def of(
+        self,
+        described: Mapping[Device, Described],
+        teams: Mapping[tuple[str, str], str],
+        owners: Mapping[str, str],
+    ) -> Hour:
+        """The hour with its names."""
+        return Hour(self.start, self.steps, self.devices, self.shares, described, teams, owners)
+
+
+class _Span(NamedTuple):
+    """Some hours that were read at once; series by field."""
+
+    devices: dict[Device, DeviceHour]
+    shares: dict[Device, dict[Container, dict[str, Values]]]
+
+    def hour(self, start: int, first: int, last: int) -> _Samples:
+        """The steps from ``first`` to the one before ``last``."""
+        own = slice(first, last)
+        return _Samples(
+            start + first * STEP,
+            last - first,
+            {
+                device: DeviceHour(
+                    each.node, each.total[own], each.replicas[own], each.outside[own]
+                )
+                for device, each in self.devices.items()
+            },
+            {
+                device: {
+                    name: ShareHour(**{field: series[own] for field, series in fields.items()})
+                    for name, fields in sorted(of.items())
+                }
+                for device, of in self.shares.items()
+            },
+        )
+
+
+class BillSource(HttpSource):
+    """A Prometheus by its URL."""
+
+    def __init__(self, url: str, access: ClientOptions) -> None:
+        """Read the certificates and the password. Raises BadOption."""
+        super().__init__(url, access, SECONDS, "--prometheus", LIMIT)
+        self._base = f"{self.path.rstrip('/')}/api/v1"
+
+    def hours(self, begin: int, end: int) -> Iterator[Hour]:
+        """The hours from ``begin`` to ``end`` with their samples. Raises Unanswered."""
+        described, parents = self._described(begin, end)
+        nodes = {
+            _target(labels): labels.get("node", "")
+            for labels, _ in self._at(_within(NODES, begin, end), end)
+        }
+        teams = self._teams(begin, end)
+        owners = self._owners(begin, end)
+        for start, stop in self._spans(begin, end):
+            steps = (stop - start) // STEP
+            span = _Span(self._devices(start, stop, nodes, parents), {})
+            for field, metric in _SHARE_METRICS.items():
+                for labels, series in self._range(of_containers(metric), start, stop, STEP):
+                    device = _device(labels)
+                    if device in span.devices:
+                        of_device = span.shares.setdefault(device, {})
+                        of_device.setdefault(_container(labels), {})[field] = series
+            for first in range(0, steps, _HOUR_STEPS):
+                hour = (start - begin) // _HOUR_SECONDS + first // _HOUR_STEPS
+                yield span.hour(start, first, min(first + _HOUR_STEPS, steps)).of(
+                    described, teams.get(hour) or teams.get(hour - 1, {}), owners
+                )
+
+    def _spans(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Whole hours, as many at once as do not take too much memory."""
+        query = f"count(count_over_time(vgpu_container_shares_allocated[{end - begin}s]))"
+        number = next((value for _, value in self._at(query, end)), 1.0)
+        at_once = int(max(1, min(24, _VALUES_AT_ONCE / (_HOUR_STEPS * max(1.0, number)))))
+        for start in range(begin, end, at_once * _HOUR_SECONDS):
+            yield start, min(start + at_once * _HOUR_SECONDS, end)
+
+    def node_labels(self, moment: int, labels: Sequence[str]) -> dict[str, dict[str, str]]:
+        """These labels of each node, from kube-state-metrics. Raises Unanswered."""
+        names = {f"label_{_UNNAMED.sub('_', label)}": label for label in labels}
+        found: dict[str, dict[str, str]] = {}
+        for metric, _ in self._at(NODE_LABELS, moment):
+            kept = {label: metric[name] for name, label in names.items() if metric.get(name)}
+            found.setdefault(metric.get("node", ""), {}).update(kept)
+        return found
+
+    def _devices(
+        self,
+        begin: int,
+        end: int,
+        nodes: Mapping[tuple[str, ...], str],
+        parents: frozenset[Device],
+    ) -> dict[Device, DeviceHour]:
+        fields: dict[str, dict[Device, Values]] = {
+            field: {
+                _device(labels): series
+                for labels, series in self._range(of_devices(metric), begin, end, STEP)
+            }
+            for field, metric in _DEVICE_METRICS.items()
+        }
+        found: dict[Device, tuple[str, Values]] = {}
+        for labels, series in self._range(TOTAL, begin, end, STEP):
+            device = _device(labels)
+            if device in parents or not device.uuid:
+                continue
+            node = nodes.get(_target(labels)) or labels.get("node") or labels.get("instance", "")
+            _, known = found.get(device, (node, [None] * len(series)))
+            found[device] = (
+                node,
+                [new if new is not None else old for new, old in zip(series, known, strict=True)],
+            )
+        return {
+            device: DeviceHour(
+                node, series, fields["replicas"].get(device, ()), fields["outside"].get(device, ())
+            )
+            for device, (node, series) in found.items()
+        }
+
+    def _described(self, begin: int, end: int) -> tuple[dict[Device, Described], frozenset[Device]]:
+        described = {}
+        parents = set()
+        for labels, _ in self._at(_within(INFO, begin, end), end):
+            described[_device(labels)] = Described(
+                labels.get("model", ""), labels.get("mig_profile", "")
+            )
+            if parent := labels.get("parent_uuid"):
+                parents.add(Device(labels.get("cluster", ""), parent))
+        return described, frozenset(parents)
+
+    def _teams(self, begin: int, end: int) -> dict[int, dict[tuple[str, str], str]]:
+        """The team of each namespace, by hour: the last one that it had in the hour."""
+        newest: dict[tuple[int, tuple[str, str]], tuple[float, str]] = {}
+        for labels, series in self._range(TEAMS, begin, end, _HOUR_SECONDS):
+            name = labels.get("exported_namespace") or labels.get("namespace", "")
+            for hour, moment in enumerate(series):
+                if moment is not None:
+                    key = hour, (labels.get("cluster", ""), name)
+                    team = moment, labels.get("team", "")
+                    newest[key] = max(newest.get(key, (0.0, "")), team)
+        teams: dict[int, dict[tuple[str, str], str]] = {}
+        for (hour, of), (_, name) in newest.items():
+            teams.setdefault(hour, {})[of] = name
+        return teams
+
+    def _owners(self, begin: int, end: int) -> dict[str, str]:
+        """The owner of each pod by its UID, as kube-state-metrics has it."""
+        above = {
+            (kind, labels.get("namespace", ""), labels.get(label, "")): labels
+            for kind, label, metric in OWNERS
+            for labels, _ in self._at(
+                _within(
+                    f"max by (namespace, {label}, owner_kind, owner_name)"
+                    f' (last_over_time({metric}{{owner_name!=""}}[RANGE]))',
+                    begin,
+                    end,
+                ),
+                end,
+            )
+        }
+        owners = {}
+        for labels, _ in self._at(_within(POD_OWNERS, begin, end), end):
+            kind, namespace, name = (
+                labels.get(each, "") for each in ("owner_kind", "namespace", "owner_name")
+            )
+            of = above.get((kind, namespace, name), labels)
+            kind, name = of.get("owner_kind", ""), of.get("owner_name", "")
+            if name and not name.startswith("<"):  # <none> is kube-state-metrics' word
+                owners[labels["uid"]] = f"{kind}/{name}"
+        return owners
+
+    def _range(
+        self, query: str, begin: int, end: int, step: int
+    ) -> Iterator[tuple[dict[str, str], Values]]:
+        """Each series with a value for each step; a step is named by its end."""
+        parameters = {"query": query, "start": begin + step, "end": end, "step": step}
+        for line in self._ask("query_range", parameters).data.result:
+            series: Values = [None] * ((end - begin) // step)
+            for moment, text in line.values:
+                index = round((moment - begin) / step) - 1
+                if 0 <= index < len(series):
+                    series[index] = _number(text)
+            yield line.metric, series
+
+    def _at(self, query: str, moment: int) -> Iterator[tuple[dict[str, str], float]]:
+        for line in self._ask("query", {"query": query, "time": moment}).data.result:
+            yield line.metric, _number(line.value[1]) or 0.0
+
+    def _ask(self, path: str, parameters: Mapping[str, object]) -> _Answer:
+        hints = {401: UNAUTHORIZED_HINT, 404: "--prometheus is the address without /api/v1"}
+        target = f"{self._base}/{path}?{urlencode(parameters)}"
+        text = self.get(target, "application/json", hints, "is this a Prometheus?")
+        try:
+            return _ANSWER.decode(text)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Unanswered("not an answer of Prometheus' HTTP API") from error
+
+
+_SHARE_METRICS: Final = {
+    "memory": "vgpu_container_memory_allocated_bytes",
+    "cores": "vgpu_container_core_allocated_ratio",
+    "shares": "vgpu_container_shares_allocated",
+    "memory_use": "vgpu_container_memory_used_bytes",
+    "core_use": "vgpu_container_sm_utilization_ratio",
+}
+_DEVICE_METRICS: Final = {
+    "replicas": "vgpu_gpu_replicas",
+    "outside": "vgpu_gpu_memory_unattributed_bytes",
+}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def _device(labels: Mapping[str, str]) -> Device:
+    return Device(labels.get("cluster", ""), labels.get("uuid", ""))
+
+
+def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(labels.get(each, "") for each in ("cluster", "job", "instance"))
+
+
+def _container(labels: Mapping[str, str]) -> Container:
+    prefix = "exported_" if labels.get("exported_pod") else ""
+    namespace, pod, container = (labels.get(f"{prefix}{each}", "") for each in _LABELS)
+    return Container(namespace, pod, labels.get("pod_uid", ""), container)

@@ -1,0 +1,134 @@
+"""A bill as a table, and as a document. Pure: sums are computed elsewhere."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+
+import msgspec
+
+from vgpu.model.units import count
+from vgpucli import tabwriter
+from vgpucli.bill.division import shown
+from vgpucli.bill.model import HOUR, SECOND, Part
+from vgpucli.bill.prices import PriceTable
+from vgpucli.bill.read import Period
+from vgpucli.bill.summary import Line
+
+
+class Money(msgspec.Struct, frozen=True):
+    """A line in the units in which it is shown: cents, or what the currency has."""
+
+    name: str
+    hours: dict[Part, int]
+    amounts: dict[Part, int]
+    total: int
+
+
+def displayed(lines: Sequence[Line], decimals: int) -> tuple[Money, ...]:
+    """The lines in cents, from the total downwards: the lines make the total, parts their line."""
+    totals = shown([line.total for line in lines], decimals)
+    return tuple(
+        Money(line.name, line.quantity, _parts(line, total, decimals), total)
+        for line, total in zip(lines, totals, strict=True)
+    )
+
+
+def _parts(line: Line, total: int, decimals: int) -> dict[Part, int]:
+    """Each part rounded down, and what is left of the line's total to the largest remainders."""
+    step = SECOND // 10**decimals
+    amounts = [line.amount[part] for part in Part]
+    floors = [amount // step for amount in amounts]
+    left = total - sum(floors)
+    order = sorted(range(len(amounts)), key=lambda index: -(amounts[index] % step))
+    for index in range(abs(left)):
+        floors[order[index % len(order)]] += 1 if left > 0 else -1
+    return dict(zip(Part, floors, strict=True))
+
+
+def money_text(amount: int, decimals: int) -> str:
+    """An amount in cents as people write it."""
+    return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f}"
+
+
+def hours_text(quantity: int) -> str:
+    """GPU-hours with two decimals; what is not 0 is not shown as 0."""
+    text = f"{Decimal(quantity) / HOUR:,.2f}"
+    return "<0.01" if quantity > 0 and text == "0.00" else text
+
+
+def text_lines(
+    lines: Sequence[Line], by: str, table: PriceTable, period: Period, days: tuple[str, str]
+) -> Iterator[str]:
+    """The table and the notes below it."""
+    decimals = table.decimals
+    money = displayed(lines, decimals)
+    currency = table.currency
+    first, until = days
+    yield f"{first} to {until} (not included), {currency}, by {by}"
+    yield ""
+    header = (by.upper(), "GPU-HOURS", "USED", "HELD IDLE", "NOT HELD", "TOTAL")
+    rows = [
+        (
+            each.name,
+            hours_text(sum(each.hours.values())),
+            money_text(each.amounts[Part.USED], decimals),
+            money_text(each.amounts[Part.HELD_IDLE], decimals),
+            money_text(each.amounts[Part.UNSOLD] + each.amounts[Part.NOT_MEASURED], decimals),
+            money_text(each.total, decimals),
+        )
+        for each in money
+    ]
+    total = (
+        "total",
+        hours_text(sum(sum(each.hours.values()) for each in money)),
+        money_text(sum(each.amounts[Part.USED] for each in money), decimals),
+        money_text(sum(each.amounts[Part.HELD_IDLE] for each in money), decimals),
+        money_text(
+            sum(each.amounts[part] for each in money for part in (Part.UNSOLD, Part.NOT_MEASURED)),
+            decimals,
+        ),
+        money_text(sum(each.total for each in money), decimals),
+    )
+    yield from aligned_right((header, *rows, total))
+    yield ""
+    yield from notes(table, period)
+
+
+def aligned_right(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Cells in columns; all but the first are numbers, which end below each other."""
+    cells = [[*row] for row in rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(1, len(cells[0]))]
+    for row in cells:
+        row[1:] = [cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True)]
+    yield from tabwriter.table(cells)
+
+
+def notes(table: PriceTable, period: Period) -> Iterator[str]:
+    """What stands beside the bill."""
+    generated = dict.fromkeys(head.generator for head in period.heads if head.generator)
+    for generator in generated:
+        yield f"note: this is no measured bill: {generator}"
+    if period.missing:
+        shown_days = ", ".join(period.missing[:5]) + (" …" if len(period.missing) > 5 else "")
+        yield f"note: {count(len(period.missing), 'day')} of the period not closed: {shown_days}"
+    for device in sorted(period.unknown):
+        profile = f" with MIG profile {device.mig_profile}" if device.mig_profile else ""
+        yield f"note: no price for model {device.model or '(unknown)'}{profile}: charged 0"
+    if not table.billed:
+        yield "note: for showback: prices are of the price table, not of an invoice"
+    yield f"note: all shares together are exact to {hours_text(period.bound)} GPU-hours"
+    if period.above:
+        yield f"note: use above what was held, in no line: {hours_text(period.above)} GPU-hours"
+    if period.outside:
+        yield f"note: use outside of containers, in no line: {hours_text(period.outside)} GPU-hours"
+    if period.use_unknown:
+        yield (
+            "note: held while its use was not measured, in HELD IDLE:"
+            f" {hours_text(period.use_unknown)} GPU-hours"
+        )
+    if period.normalised:
+        yield (
+            "note: shares that were divided by the sum of their GPU:"
+            f" {period.normalised / 3600:,.2f} hours"
+        )
+    if period.unsized:
+        yield f"note: shares of unknown size, charged 0: {period.unsized / 3600:,.2f} hours"

@@ -1,0 +1,237 @@
+"""Samples of an hour become amounts of time, and hours become a day. Pure.
+
+Time has steps of :data:`STEP` seconds. A step has the samples of its own time alone, so what ended
+does not go on. A container that was there for L seconds has a number of steps n with
+
+    |n * STEP - L| <= 2 * STEP          for each time that it started and ended
+
+A device without a sample of its own in a step is *not measured* in it, whoever held it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from vgpucli.bill.measurement import Measured, Method, Moment, moment
+from vgpucli.bill.model import SECOND, DayHead, GpuDay, GpuKey, ShareDay, ShareKey
+
+STEP: Final = 60
+"""Seconds."""
+
+
+class Device(NamedTuple):
+    """A device by its cluster and UUID."""
+
+    cluster: str
+    uuid: str
+
+
+class Container(NamedTuple):
+    """A container as exporters name it; ``container`` is empty for a whole pod."""
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+
+
+Series = Sequence[float | None]
+"""A value for each step of an hour, None where there was no sample."""
+
+Values = list[float | None]
+"""A series that is read."""
+
+
+class DeviceHour(msgspec.Struct, frozen=True):
+    """A device in an hour: its memory, its replicas and the use outside of containers, by step."""
+
+    node: str
+    total: Series
+    replicas: Series = ()
+    outside: Series = ()
+
+
+class ShareHour(msgspec.Struct, frozen=True):
+    """A share in an hour, by step: bytes, parts of the device's cores, numbers of shares."""
+
+    memory: Series = ()
+    cores: Series = ()
+    shares: Series = ()
+    memory_use: Series = ()
+    core_use: Series = ()
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What a device is."""
+
+    model: str = ""
+    mig_profile: str = ""
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """All samples of an hour. ``teams`` are by cluster and namespace, ``owners`` by pod UID."""
+
+    start: int
+    steps: int
+    devices: Mapping[Device, DeviceHour]
+    shares: Mapping[Device, Mapping[Container, ShareHour]]
+    described: Mapping[Device, Described] = {}
+    teams: Mapping[tuple[str, str], str] = {}
+    owners: Mapping[str, str] = {}
+
+
+class _Share:
+    """Sums of a share's day, in seconds of the whole device."""
+
+    def __init__(self) -> None:
+        self.held = self.used = self.above = self.unknown = 0.0
+        self.crowded = self.over = self.unsized = 0
+        self.runs = 0
+        self.last = -1
+        """The last step in which it was there, counted from the day's begin."""
+
+
+class _Device:
+    """Sums of a device's day; steps are counted from the day's begin."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.first = -1
+        self.last = -1
+        self.measured = 0
+        self.outside = 0.0
+        self.described = Described()
+        self.shares: dict[ShareKey, _Share] = {}
+        self.crowded = False
+
+
+class DaySum:
+    """Adds up the hours of a day, which come in their order."""
+
+    def __init__(self, head: DayHead, method: Method) -> None:
+        self._head = head
+        self._method = method
+        self._devices: dict[tuple[Device, str], _Device] = {}
+
+    def add(self, hour: Hour) -> None:
+        """Count an hour."""
+        for device, samples in hour.devices.items():
+            of_day = self._devices.setdefault((device, samples.node), _Device(samples.node))
+            of_day.described = hour.described.get(device, of_day.described)
+            self._add_device(of_day, samples, hour, device)
+
+    def _add_device(self, of_day: _Device, samples: DeviceHour, hour: Hour, device: Device) -> None:
+        shares = hour.shares.get(device, {})
+        keys = {
+            container: ShareKey(
+                *container,
+                hour.owners.get(container.pod_uid, ""),
+                hour.teams.get((device.cluster, container.namespace), ""),
+            )
+            for container in shares
+        }
+        begin = (hour.start - self._head.start) // STEP
+        known: tuple[dict[Container, Measured], Moment] | None = None
+        for index in range(hour.steps):
+            total = _at(samples.total, index)
+            if not total or total <= 0:
+                continue
+            step = begin + index
+            of_day.first = step if of_day.first < 0 else of_day.first
+            of_day.last = step
+            of_day.measured += 1
+            of_day.outside += max(0.0, _at(samples.outside, index) or 0.0) / total * STEP
+            now = dict(_held(shares, index, total, _at(samples.replicas, index)))
+            if known is None or known[0] != now:
+                known = now, moment(now, self._method)
+            of_day.crowded |= known[1].crowded
+            for container, part in zip(now, known[1].slices, strict=True):
+                share = of_day.shares.setdefault(keys[container], _Share())
+                share.runs += share.last != step - 1 or share.last < 0
+                share.last = step
+                share.held += part.held * STEP
+                share.used += part.used * STEP
+                share.above += part.above * STEP
+                share.unknown += 0.0 if part.known else part.held * STEP
+                share.crowded += STEP * known[1].crowded
+                share.over += STEP * known[1].over_committed
+                share.unsized += STEP * now[container].is_unsized
+
+    def devices(self) -> Iterator[tuple[GpuDay, list[ShareDay]]]:
+        """Each device's day with its shares, in the order of their keys."""
+        for (device, node), sums in sorted(self._devices.items()):
+            if not sums.measured:
+                continue
+            key = GpuKey(self._head.day, device.cluster, node, device.uuid)
+            total = (sums.last + 1 - sums.first) * STEP
+            gpu = GpuDay(
+                key,
+                sums.described.model,
+                total * SECOND,
+                (total - sums.measured * STEP) * SECOND,
+                sums.described.mig_profile,
+                outside=round(sums.outside * SECOND),
+                first=self._head.start + sums.first * STEP,
+                last=self._head.start + (sums.last + 1) * STEP,
+            )
+            yield (
+                gpu,
+                [
+                    _share_day(key, share, of_day, _bound(sums, of_day))
+                    for share, of_day in sorted(sums.shares.items())
+                ],
+            )
+
+
+def _bound(device: _Device, share: _Share) -> int:
+    """Seconds: two steps for each start and end, and the device's holes.
+
+    Where parts were divided by their sum, the starts and ends of the other shares count, too.
+    """
+    runs = sum(each.runs for each in device.shares.values()) if device.crowded else share.runs
+    holes = device.last + 1 - device.first - device.measured
+    return (2 * runs + holes) * STEP
+
+
+def _share_day(key: GpuKey, share: ShareKey, sums: _Share, bound: int) -> ShareDay:
+    held = round(sums.held * SECOND)
+    used = min(held, round(sums.used * SECOND))
+    return ShareDay(
+        key,
+        share,
+        used,
+        held - used,
+        round(sums.above * SECOND),
+        round(sums.unknown * SECOND),
+        bound * SECOND,
+        sums.crowded,
+        sums.over,
+        sums.unsized,
+    )
+
+
+def _held(
+    shares: Mapping[Container, ShareHour], index: int, total: float, replicas: float | None
+) -> Iterable[tuple[Container, Measured]]:
+    for container, share in shares.items():
+        memory, cores, number = (
+            _at(series, index) for series in (share.memory, share.cores, share.shares)
+        )
+        if memory is None and cores is None and number is None:
+            continue
+        use = _at(share.memory_use, index)
+        yield (
+            container,
+            Measured(
+                None if memory is None else memory / total,
+                cores,
+                number / replicas if number is not None and replicas else None,
+                None if use is None else use / total,
+                _at(share.core_use, index),
+            ),
+        )
+
+
+def _at(series: Series, index: int) -> float | None:
+    return series[index] if index < len(series) else None
