@@ -89,7 +89,7 @@ def test_each_part_is_a_row(folder: Path, output: str) -> None:
     }
 
 
-def test_a_bill_of_made_up_days_says_so(folder: Path) -> None:
+def test_a_bill_of_made_up_days_has_a_note(folder: Path) -> None:
     write_day(folder / "days", _day("2026-11-02", 1_793_577_600, "tests, seed 1"))
     assert "note: this is no measured bill: tests, seed 1" in run(folder, *RANGE)
 

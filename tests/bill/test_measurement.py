@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpucli.bill.measurement import Measured, Method, PartRule, moment
+from vgpucli.bill.measurement import MeasuredShare, Method, PartRule, moment
 
 PARTS = st.none() | st.floats(0, 1.5)
 SHARES = st.dictionaries(
-    st.integers(), st.builds(Measured, PARTS, PARTS, PARTS, PARTS, PARTS), max_size=8
+    st.integers(), st.builds(MeasuredShare, PARTS, PARTS, PARTS, PARTS, PARTS), max_size=8
 )
 METHODS = st.builds(Method, st.sampled_from(PartRule), st.floats(0, 1))
 
 
 @given(SHARES, METHODS)
 def test_parts_make_at_most_one_gpu_and_use_is_within_what_is_held(
-    shares: dict[int, Measured], method: Method
+    shares: dict[int, MeasuredShare], method: Method
 ) -> None:
     now = moment(shares, method)
     assert len(now.slices) == len(shares)
@@ -28,7 +28,7 @@ def test_parts_make_at_most_one_gpu_and_use_is_within_what_is_held(
 
 @given(SHARES, METHODS)
 def test_over_commitment_is_of_one_dimension_and_crowding_of_the_sum(
-    shares: dict[int, Measured], method: Method
+    shares: dict[int, MeasuredShare], method: Method
 ) -> None:
     now = moment(shares, method)
     memory = sum(share.memory or 0 for share in shares.values())
@@ -39,26 +39,26 @@ def test_over_commitment_is_of_one_dimension_and_crowding_of_the_sum(
 @pytest.mark.parametrize(
     ("share", "part"),
     [
-        (Measured(memory=0.5, cores=0.3), 0.4),
-        (Measured(memory=0.5), 0.5),
-        (Measured(cores=0.3), 0.3),
-        (Measured(replica=0.25), 0.25),
+        (MeasuredShare(memory=0.5, cores=0.3), 0.4),
+        (MeasuredShare(memory=0.5), 0.5),
+        (MeasuredShare(cores=0.3), 0.3),
+        (MeasuredShare(replica=0.25), 0.25),
     ],
 )
-def test_the_part_of_a_share(share: Measured, part: float) -> None:
+def test_the_part_of_a_share(share: MeasuredShare, part: float) -> None:
     assert moment({1: share}, Method()).slices[0].held == pytest.approx(part)
 
 
 def test_two_shares_of_memory_and_cores_can_be_more_than_one_gpu() -> None:
     """0.8 of the memory without cores beside 0.1 of it with all cores: 0.8 + 0.55."""
-    now = moment({1: Measured(memory=0.8), 2: Measured(memory=0.1, cores=1)}, Method())
+    now = moment({1: MeasuredShare(memory=0.8), 2: MeasuredShare(memory=0.1, cores=1)}, Method())
     assert now.crowded
     assert not now.over_committed
     assert [each.held for each in now.slices] == pytest.approx([0.8 / 1.35, 0.55 / 1.35])
 
 
 def test_use_of_each_dimension_counts_up_to_what_is_held() -> None:
-    share = Measured(memory=0.5, cores=0.5, memory_use=0.25, core_use=0.9)
+    share = MeasuredShare(memory=0.5, cores=0.5, memory_use=0.25, core_use=0.9)
     now = moment({1: share}, Method()).slices[0]
     assert (now.held, now.used) == pytest.approx((0.5, 0.375))
     assert now.above == pytest.approx(0.2)
@@ -66,7 +66,7 @@ def test_use_of_each_dimension_counts_up_to_what_is_held() -> None:
 
 def test_the_example_of_the_documentation() -> None:
     """docs/bill.md: two hours of a GPU at 2.00."""
-    a, b = Measured(memory=0.8, memory_use=0.4), Measured(0.1, 1.0, None, 0.1, 1.0)
+    a, b = MeasuredShare(memory=0.8, memory_use=0.4), MeasuredShare(0.1, 1.0, None, 0.1, 1.0)
     first, second = moment({"A": a}, Method()), moment({"A": a, "B": b}, Method())
     assert first.slices[0][:2] == pytest.approx((0.8, 0.4))
     assert second.slices[0][:2] == pytest.approx((0.5926, 0.2963), abs=1e-4)
@@ -74,6 +74,6 @@ def test_the_example_of_the_documentation() -> None:
 
 
 def test_a_share_of_unknown_size_counts_as_nothing() -> None:
-    share = Measured(memory_use=0.5)
+    share = MeasuredShare(memory_use=0.5)
     assert share.is_unsized
     assert moment({1: share}, Method()).slices[0].held == 0

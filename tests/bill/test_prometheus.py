@@ -23,7 +23,7 @@ from vgpucli.bill.day_writer import DayWriter
 from vgpucli.bill.measurement import Method
 from vgpucli.bill.model import SECOND
 from vgpucli.bill.prometheus import BillSource
-from vgpucli.bill.timeline import Container, Device
+from vgpucli.bill.timeline import BilledContainer, BilledDevice
 
 DAYS = 7
 PHASE = 17
@@ -38,7 +38,7 @@ class WritablePrometheus(Prometheus):
         return [*super().flags(), "--web.enable-remote-write-receiver"]
 
 
-def _target(timeline: Timeline, device: Device, at: int) -> dict[str, str]:
+def _target(timeline: Timeline, device: BilledDevice, at: int) -> dict[str, str]:
     """The exporter's target: its pod is replaced in the middle, and node 0 is renamed."""
     middle = (timeline.start + timeline.end) // 2
     node = timeline.devices[device]
@@ -46,7 +46,7 @@ def _target(timeline: Timeline, device: Device, at: int) -> dict[str, str]:
     return {"job": "vgpu", "instance": f"{node}:{port}"}
 
 
-def _own(tenant: Container, *, honors: bool) -> dict[str, str]:
+def _own(tenant: BilledContainer, *, honors: bool) -> dict[str, str]:
     names = {
         "namespace": tenant.namespace,
         "pod": tenant.pod,
@@ -146,13 +146,13 @@ def test_each_share_of_the_week_is_exact_to_its_bound(week: tuple[Timeline, Path
         for gpu in closed.gpus:
             if gpu.key.day != day:
                 continue
-            device = Device("", gpu.key.uuid)
+            device = BilledDevice("", gpu.key.uuid)
             assert (gpu.key.node, gpu.model) == (timeline.devices[device], "A100")
             truth = true_seconds(timeline, gpu.first, gpu.last, Method())
             shares = [share for share in closed.shares if share.gpu == gpu.key]
             for share in shares:
                 name = share.share
-                key = Container(name.namespace, name.pod, name.pod_uid, name.container)
+                key = BilledContainer(name.namespace, name.pod, name.pod_uid, name.container)
                 held, used = (seconds * SECOND for seconds in truth.get((device, key), (0, 0)))
                 assert abs(share.used + share.idle - held) <= share.bound + 1
                 assert abs(share.used - used) <= share.bound + 1
@@ -161,7 +161,8 @@ def test_each_share_of_the_week_is_exact_to_its_bound(week: tuple[Timeline, Path
                 seen.add(key)
             for (of, name_), (held, _) in truth.items():
                 if of == device and name_ not in {
-                    Container(*(getattr(s.share, f) for f in Container._fields)) for s in shares
+                    BilledContainer(*(getattr(s.share, f) for f in BilledContainer._fields))
+                    for s in shares
                 }:
                     assert held <= 120 + (gpu.not_measured / SECOND)
     assert len(seen) == len(timeline.tenants)

@@ -11,7 +11,7 @@ from vgpucli.bill.close import closed, differences, last_seen
 from vgpucli.bill.days import bounds
 from vgpucli.bill.measurement import Method, PartRule
 from vgpucli.bill.model import SECOND, ClosedDay, DayHead
-from vgpucli.bill.timeline import STEP, Container, DaySum, Device
+from vgpucli.bill.timeline import STEP, BilledContainer, BilledDevice, DaySum
 
 DAYS = ("2026-11-01", "2026-11-02")
 METHODS = st.sampled_from((Method(), Method(PartRule.MAX), Method(memory_weight=1.0)))
@@ -44,14 +44,14 @@ def test_each_share_is_exact_to_its_bound(seed: int, phase: int, method: Method)
         measured = sum(share.used + share.idle for share in shares)
         assert measured <= gpu.total - gpu.not_measured + len(shares)
         for share in shares:
-            key = Device("", gpu.key.uuid), Container(*_name(share.share))
+            key = BilledDevice("", gpu.key.uuid), BilledContainer(*_name(share.share))
             held, used = (seconds * SECOND for seconds in truth.get(key, (0, 0)))
             assert abs(share.used + share.idle - held) <= share.bound + 1
             assert abs(share.used - used) <= share.bound + 1
 
 
 def _name(share: object) -> tuple[str, ...]:
-    return tuple(getattr(share, each) for each in Container._fields)
+    return tuple(getattr(share, each) for each in BilledContainer._fields)
 
 
 @given(st.integers(0, 2**32), st.integers(0, STEP - 1))

@@ -6,8 +6,16 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from vgpucli.bill.measurement import Measured, Method, moment
-from vgpucli.bill.timeline import STEP, Container, Device, DeviceHour, Hour, ShareHour, Values
+from vgpucli.bill.measurement import MeasuredShare, Method, moment
+from vgpucli.bill.timeline import (
+    STEP,
+    BilledContainer,
+    BilledDevice,
+    DeviceHour,
+    Hour,
+    ShareHour,
+    Values,
+)
 
 GIB = 2**30
 TOTAL = 80 * GIB
@@ -17,8 +25,8 @@ Interval = tuple[int, int]
 class Tenant(NamedTuple):
     """A container that holds a share of a device in some intervals: it is started again."""
 
-    name: Container
-    device: Device
+    name: BilledContainer
+    device: BilledDevice
     memory: float | None
     cores: float | None
     memory_use: float
@@ -32,14 +40,14 @@ class Timeline(NamedTuple):
     start: int
     end: int
     tenants: tuple[Tenant, ...]
-    devices: Mapping[Device, str]
-    gaps: Mapping[Device, tuple[Interval, ...]]
+    devices: Mapping[BilledDevice, str]
+    gaps: Mapping[BilledDevice, tuple[Interval, ...]]
 
 
 def generated(seed: int, start: int, end: int, pods: int, gpus: int) -> Timeline:
     """A timeline in which pods come and go, some of them on GPUs that are oversold."""
     random = Random(seed)
-    devices = {Device("", f"GPU-{number}"): f"node-{number // 4}" for number in range(gpus)}
+    devices = {BilledDevice("", f"GPU-{number}"): f"node-{number // 4}" for number in range(gpus)}
     tenants = []
     for number in range(pods):
         device = random.choice([*devices])
@@ -52,7 +60,7 @@ def generated(seed: int, start: int, end: int, pods: int, gpus: int) -> Timeline
         kind = random.randrange(4)
         tenants.append(
             Tenant(
-                Container(f"team-{number % 3}", f"pod-{number}", f"uid-{number}", "main"),
+                BilledContainer(f"team-{number % 3}", f"pod-{number}", f"uid-{number}", "main"),
                 device,
                 None if kind == 0 else random.choice((0.1, 0.25, 0.5)),
                 None if kind == 1 else random.choice((0.1, 0.25, 1.0)),
@@ -76,9 +84,9 @@ def alive(intervals: tuple[Interval, ...], moment_: float) -> bool:
 
 def true_seconds(
     timeline: Timeline, begin: int, end: int, method: Method
-) -> dict[tuple[Device, Container], tuple[float, float]]:
+) -> dict[tuple[BilledDevice, BilledContainer], tuple[float, float]]:
     """Seconds of the whole device that each container held and used, from event to event."""
-    truth: dict[tuple[Device, Container], tuple[float, float]] = {}
+    truth: dict[tuple[BilledDevice, BilledContainer], tuple[float, float]] = {}
     for device in timeline.devices:
         tenants = [tenant for tenant in timeline.tenants if tenant.device == device]
         edges = {begin, end}
@@ -88,7 +96,7 @@ def true_seconds(
         for left, right in pairwise(ordered):
             there = [tenant for tenant in tenants if alive(tenant.runs, left)]
             shares = {
-                tenant.name: Measured(
+                tenant.name: MeasuredShare(
                     tenant.memory, tenant.cores, 1.0, tenant.memory_use, tenant.core_use
                 )
                 for tenant in there
@@ -117,8 +125,8 @@ def hours(timeline: Timeline, begin: int, end: int, phase: int) -> Iterator[Hour
             math.ceil((at - start) / STEP) - 1: at
             for at in sample_times(start + 1, start + steps * STEP + 1, phase)
         }
-        devices: dict[Device, DeviceHour] = {}
-        shares: dict[Device, dict[Container, ShareHour]] = {}
+        devices: dict[BilledDevice, DeviceHour] = {}
+        shares: dict[BilledDevice, dict[BilledContainer, ShareHour]] = {}
         for device, node in timeline.devices.items():
             answered = {
                 index: at

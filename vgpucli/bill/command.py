@@ -33,8 +33,8 @@ Used, held idle, unsold and not measured make the hours of each GPU. How a GPU i
 example to compute by hand: {page("bill")}.
 
 \b
-Status: 0, also if days are not closed, which a note names; 1 if a file cannot be read; 2 for wrong
-flags.
+Status: 0, also if days are not closed, which a note names; 1 if a file cannot be read; 2 for
+wrong flags.
 """
 
 
@@ -73,7 +73,7 @@ _folder = click.option(
     type=click.Path(path_type=Path),
     default="bill",
     show_default=True,
-    metavar="FOLDER",
+    metavar="DIR",
     help="The folder of the closed days.",
 )
 _zone = click.option(

@@ -7,7 +7,7 @@ import msgspec
 from vgpucli.bill.model import HOUR, Part
 from vgpucli.bill.prices import PriceTable
 from vgpucli.bill.read import Period
-from vgpucli.bill.summary import Line
+from vgpucli.bill.summary import BillLine
 
 
 class LineDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,7 +20,7 @@ class LineDocument(msgspec.Struct, frozen=True, rename="camel"):
     micro_corrections: int
 
     @classmethod
-    def of(cls, line: Line) -> Self:
+    def of(cls, line: BillLine) -> Self:
         """The document of a line."""
         return cls(
             line.name,
@@ -55,7 +55,7 @@ class BillDocument(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def document(
-    lines: list[Line],
+    lines: list[BillLine],
     by: str,
     table: PriceTable,
     period: Period,

@@ -39,7 +39,7 @@ class Method(msgspec.Struct, frozen=True):
         return self.memory_weight * memory + (1 - self.memory_weight) * cores
 
 
-class Measured(NamedTuple):
+class MeasuredShare(NamedTuple):
     """What is known of a share at a moment, as parts of its device; None where it is unknown.
 
     ``replica`` is the part of a share without amounts.
@@ -69,7 +69,7 @@ class Slice(NamedTuple):
     known: bool
 
 
-class Moment(NamedTuple):
+class ShareMoment(NamedTuple):
     """All shares of a device at a moment; ``crowded``: their parts were divided by their sum."""
 
     slices: tuple[Slice, ...]
@@ -77,11 +77,11 @@ class Moment(NamedTuple):
     over_committed: bool
 
 
-_NOTHING: Final = Measured()
+_NOTHING: Final = MeasuredShare()
 K = TypeVar("K")
 
 
-def _part(share: Measured, method: Method) -> Slice:
+def _part(share: MeasuredShare, method: Method) -> Slice:
     memory, cores = share.memory, share.cores
     if memory is None and cores is None:
         memory = cores = min(1.0, share.replica or 0.0)
@@ -106,7 +106,7 @@ def _part(share: Measured, method: Method) -> Slice:
     return Slice(held, min(used, held), above, known=True)
 
 
-def moment(shares: Mapping[K, Measured], method: Method) -> Moment:
+def moment(shares: Mapping[K, MeasuredShare], method: Method) -> ShareMoment:
     """The parts of all shares of one device, in the order of ``shares``."""
     slices = [_part(share, method) for share in shares.values()]
     total = sum(each.held for each in slices)
@@ -120,7 +120,7 @@ def moment(shares: Mapping[K, Measured], method: Method) -> Moment:
     crowded = total > 1 + _SLACK
     if crowded:
         slices = [each._replace(held=each.held / total, used=each.used / total) for each in slices]
-    return Moment((*slices,), crowded, over)
+    return ShareMoment((*slices,), crowded, over)
 
 
 _SLACK: Final = 1e-9

@@ -10,9 +10,9 @@ import msgspec
 from vgpu.sources.http_access import ClientOptions
 from vgpucli.bill.timeline import (
     STEP,
-    Container,
+    BilledContainer,
+    BilledDevice,
     Described,
-    Device,
     DeviceHour,
     Hour,
     ShareHour,
@@ -116,12 +116,12 @@ class _Samples(msgspec.Struct, frozen=True):
 
     start: int
     steps: int
-    devices: dict[Device, DeviceHour]
-    shares: dict[Device, dict[Container, ShareHour]]
+    devices: dict[BilledDevice, DeviceHour]
+    shares: dict[BilledDevice, dict[BilledContainer, ShareHour]]
 
     def of(
         self,
-        described: Mapping[Device, Described],
+        described: Mapping[BilledDevice, Described],
         teams: Mapping[tuple[str, str], str],
         owners: Mapping[str, str],
     ) -> Hour:
@@ -132,8 +132,8 @@ class _Samples(msgspec.Struct, frozen=True):
 class _Span(NamedTuple):
     """Some hours that were read at once; series by field."""
 
-    devices: dict[Device, DeviceHour]
-    shares: dict[Device, dict[Container, dict[str, Values]]]
+    devices: dict[BilledDevice, DeviceHour]
+    shares: dict[BilledDevice, dict[BilledContainer, dict[str, Values]]]
 
     def hour(self, start: int, first: int, last: int) -> _Samples:
         """The steps from ``first`` to the one before ``last``."""
@@ -211,16 +211,16 @@ class BillSource(HttpSource):
         begin: int,
         end: int,
         nodes: Mapping[tuple[str, ...], str],
-        parents: frozenset[Device],
-    ) -> dict[Device, DeviceHour]:
-        fields: dict[str, dict[Device, Values]] = {
+        parents: frozenset[BilledDevice],
+    ) -> dict[BilledDevice, DeviceHour]:
+        fields: dict[str, dict[BilledDevice, Values]] = {
             field: {
                 _device(labels): series
                 for labels, series in self._range(of_devices(metric), begin, end, STEP)
             }
             for field, metric in _DEVICE_METRICS.items()
         }
-        found: dict[Device, tuple[str, Values]] = {}
+        found: dict[BilledDevice, tuple[str, Values]] = {}
         for labels, series in self._range(TOTAL, begin, end, STEP):
             device = _device(labels)
             if device in parents or not device.uuid:
@@ -238,7 +238,9 @@ class BillSource(HttpSource):
             for device, (node, series) in found.items()
         }
 
-    def _described(self, begin: int, end: int) -> tuple[dict[Device, Described], frozenset[Device]]:
+    def _described(
+        self, begin: int, end: int
+    ) -> tuple[dict[BilledDevice, Described], frozenset[BilledDevice]]:
         described = {}
         parents = set()
         for labels, _ in self._at(_within(INFO, begin, end), end):
@@ -246,7 +248,7 @@ class BillSource(HttpSource):
                 labels.get("model", ""), labels.get("mig_profile", "")
             )
             if parent := labels.get("parent_uuid"):
-                parents.add(Device(labels.get("cluster", ""), parent))
+                parents.add(BilledDevice(labels.get("cluster", ""), parent))
         return described, frozenset(parents)
 
     def _teams(self, begin: int, end: int) -> dict[int, dict[tuple[str, str], str]]:
@@ -338,15 +340,15 @@ def _number(text: str) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def _device(labels: Mapping[str, str]) -> Device:
-    return Device(labels.get("cluster", ""), labels.get("uuid", ""))
+def _device(labels: Mapping[str, str]) -> BilledDevice:
+    return BilledDevice(labels.get("cluster", ""), labels.get("uuid", ""))
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(labels.get(each, "") for each in ("cluster", "job", "instance"))
 
 
-def _container(labels: Mapping[str, str]) -> Container:
+def _container(labels: Mapping[str, str]) -> BilledContainer:
     prefix = "exported_" if labels.get("exported_pod") else ""
     namespace, pod, container = (labels.get(f"{prefix}{each}", "") for each in _LABELS)
-    return Container(namespace, pod, labels.get("pod_uid", ""), container)
+    return BilledContainer(namespace, pod, labels.get("pod_uid", ""), container)

@@ -39,7 +39,7 @@ KEYS: Final[Mapping[str, Callable[[Charge], str]]] = {
 """The choices of ``--by``: the name of the line to which a charge belongs."""
 
 
-class Line(msgspec.Struct):
+class BillLine(msgspec.Struct):
     """A line of the bill: time and money by part, and money of corrections among it."""
 
     name: str
@@ -60,14 +60,14 @@ class Line(msgspec.Struct):
             self.corrections += charge.amount
 
 
-def lines(charges: Iterable[Charge], by: str) -> list[Line]:
+def lines(charges: Iterable[Charge], by: str) -> list[BillLine]:
     """The lines, the most expensive first, and after them what nobody held."""
     name_of = KEYS[by]
-    found: dict[str, Line] = {}
+    found: dict[str, BillLine] = {}
     for charge in charges:
         name = name_of(charge)
         if name not in found:
-            found[name] = Line(name)
+            found[name] = BillLine(name)
         found[name].add(charge)
     last = {UNSOLD: 1, NOT_MEASURED: 2}
     return sorted(found.values(), key=lambda line: (last.get(line.name, 0), -line.total, line.name))

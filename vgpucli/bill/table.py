@@ -11,7 +11,7 @@ from vgpucli.bill.division import shown
 from vgpucli.bill.model import HOUR, SECOND, Part
 from vgpucli.bill.prices import PriceTable
 from vgpucli.bill.read import Period
-from vgpucli.bill.summary import Line
+from vgpucli.bill.summary import BillLine
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Money(msgspec.Struct, frozen=True):
     total: int
 
 
-def displayed(lines: Sequence[Line], decimals: int) -> tuple[Money, ...]:
+def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
     """The lines in cents, from the total downwards: the lines make the total, parts their line."""
     totals = shown([line.total for line in lines], decimals)
     return tuple(
@@ -32,7 +32,7 @@ def displayed(lines: Sequence[Line], decimals: int) -> tuple[Money, ...]:
     )
 
 
-def _parts(line: Line, total: int, decimals: int) -> dict[Part, int]:
+def _parts(line: BillLine, total: int, decimals: int) -> dict[Part, int]:
     """Each part rounded down, and what is left of the line's total to the largest remainders."""
     step = SECOND // 10**decimals
     amounts = [line.amount[part] for part in Part]
@@ -56,7 +56,7 @@ def hours_text(quantity: int) -> str:
 
 
 def text_lines(
-    lines: Sequence[Line], by: str, table: PriceTable, period: Period, days: tuple[str, str]
+    lines: Sequence[BillLine], by: str, table: PriceTable, period: Period, days: tuple[str, str]
 ) -> Iterator[str]:
     """The table and the notes below it."""
     decimals = table.decimals

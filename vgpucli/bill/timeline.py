@@ -13,21 +13,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from vgpucli.bill.measurement import Measured, Method, Moment, moment
+from vgpucli.bill.measurement import MeasuredShare, Method, ShareMoment, moment
 from vgpucli.bill.model import SECOND, DayHead, GpuDay, GpuKey, ShareDay, ShareKey
 
 STEP: Final = 60
 """Seconds."""
 
 
-class Device(NamedTuple):
+class BilledDevice(NamedTuple):
     """A device by its cluster and UUID."""
 
     cluster: str
     uuid: str
 
 
-class Container(NamedTuple):
+class BilledContainer(NamedTuple):
     """A container as exporters name it; ``container`` is empty for a whole pod."""
 
     namespace: str
@@ -74,9 +74,9 @@ class Hour(msgspec.Struct, frozen=True):
 
     start: int
     steps: int
-    devices: Mapping[Device, DeviceHour]
-    shares: Mapping[Device, Mapping[Container, ShareHour]]
-    described: Mapping[Device, Described] = {}
+    devices: Mapping[BilledDevice, DeviceHour]
+    shares: Mapping[BilledDevice, Mapping[BilledContainer, ShareHour]]
+    described: Mapping[BilledDevice, Described] = {}
     teams: Mapping[tuple[str, str], str] = {}
     owners: Mapping[str, str] = {}
 
@@ -112,7 +112,7 @@ class DaySum:
     def __init__(self, head: DayHead, method: Method) -> None:
         self._head = head
         self._method = method
-        self._devices: dict[tuple[Device, str], _Device] = {}
+        self._devices: dict[tuple[BilledDevice, str], _Device] = {}
 
     def add(self, hour: Hour) -> None:
         """Count an hour."""
@@ -121,7 +121,9 @@ class DaySum:
             of_day.described = hour.described.get(device, of_day.described)
             self._add_device(of_day, samples, hour, device)
 
-    def _add_device(self, of_day: _Device, samples: DeviceHour, hour: Hour, device: Device) -> None:
+    def _add_device(
+        self, of_day: _Device, samples: DeviceHour, hour: Hour, device: BilledDevice
+    ) -> None:
         shares = hour.shares.get(device, {})
         keys = {
             container: ShareKey(
@@ -132,7 +134,7 @@ class DaySum:
             for container in shares
         }
         begin = (hour.start - self._head.start) // STEP
-        known: tuple[dict[Container, Measured], Moment] | None = None
+        known: tuple[dict[BilledContainer, MeasuredShare], ShareMoment] | None = None
         for index in range(hour.steps):
             total = _at(samples.total, index)
             if not total or total <= 0:
@@ -212,8 +214,8 @@ def _share_day(key: GpuKey, share: ShareKey, sums: _Share, bound: int) -> ShareD
 
 
 def _held(
-    shares: Mapping[Container, ShareHour], index: int, total: float, replicas: float | None
-) -> Iterable[tuple[Container, Measured]]:
+    shares: Mapping[BilledContainer, ShareHour], index: int, total: float, replicas: float | None
+) -> Iterable[tuple[BilledContainer, MeasuredShare]]:
     for container, share in shares.items():
         memory, cores, number = (
             _at(series, index) for series in (share.memory, share.cores, share.shares)
@@ -223,7 +225,7 @@ def _held(
         use = _at(share.memory_use, index)
         yield (
             container,
-            Measured(
+            MeasuredShare(
                 None if memory is None else memory / total,
                 cores,
                 number / replicas if number is not None and replicas else None,

@@ -62,7 +62,7 @@ class HttpSource:
         access: ClientOptions,
         timeout: float = TIMEOUT_SECONDS,
         flag: str = "--url",
-        limit: int = BODY_LIMIT,
+        limit: int | None = None,
     ) -> None:
         """Read the certificates and the password. Raises BadOption."""
         try:
@@ -76,7 +76,7 @@ class HttpSource:
         if tls is None and access.needs_tls:
             raise BadOption(f"--ca-file, --cert and --key need an https {flag}")
         self._authorization = authorization(access)
-        self._client = HttpClient(parts, tls, timeout, limit)
+        self._client = HttpClient(parts, tls, timeout, limit or BODY_LIMIT)
 
     def get(self, target: str, accept: str, hints: Mapping[int, str], otherwise: str) -> str:
         """The answer to a request for ``target``, a path with its query. Raises Unanswered.
