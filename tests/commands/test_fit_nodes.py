@@ -242,3 +242,40 @@ def test_evictions_free_the_cpu_of_their_pods(tmp_path):
     plan = fits(dumped(tmp_path, items), manifest(cpu="12"), *words)[0]["defragmentation"]
     assert plan["fits"]
     assert [each["name"] for each in plan["evictions"]] == ["old"]
+
+
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+REQUESTED = ("--request", "volcano.sh/vgpu-number=1", "--request", "volcano.sh/vgpu-memory=15000")
+
+
+def test_taints_that_close_nodes_are_named_with_the_flag_that_tolerates_them(tmp_path):
+    sick = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
+    items = (
+        node("gpu-a", 1, taints=[GPU_TAINT]),
+        node("gpu-b", 3, taints=[GPU_TAINT]),
+        node("gpu-c", 5, taints=[sick]),
+    )
+    source = dumped(tmp_path, items)
+    result = CliRunner().invoke(main, ("fit", *source, *REQUESTED))
+    text = " ".join(result.output.split())
+    assert "0 pods fit" in text
+    flag = "--toleration nvidia.com/gpu:NoSchedule"
+    tainted = "gpu-a, gpu-b have the taint nvidia.com/gpu=present:NoSchedule"
+    assert tainted in text
+    assert flag in text
+    assert "2 nodes: the node has a taint that the pod does not tolerate (nvidia.com/gpu" in text
+    assert "--toleration node.kubernetes.io" not in text
+
+    document = json.loads(run(source, *REQUESTED, "-o", "json"))
+    assert document["excludedNodes"] == dict.fromkeys(("gpu-a", "gpu-b", "gpu-c"), "tainted_node")
+    assert document["excludedDetails"]["gpu-a"] == "nvidia.com/gpu=present:NoSchedule"
+    assert any(tainted in note and flag in note for note in document["notes"])
+
+    for toleration in ("nvidia.com/gpu", "nvidia.com/gpu=present", "nvidia.com/gpu:NoSchedule"):
+        words = (*REQUESTED, "--toleration", toleration, "-o", "json")
+        document = json.loads(run(source, *words))
+        assert {each["name"] for each in document["nodes"]} == {"gpu-a", "gpu-b"}
+        assert not any("--toleration" in note for note in document["notes"])
+    result = CliRunner().invoke(main, ("fit", *source, *REQUESTED, "--toleration", "a=b:Never"))
+    assert result.exit_code == 2
+    assert "'a=b:Never' is not KEY[=VALUE][:EFFECT]" in result.output

@@ -106,3 +106,32 @@ def test_inspect_has_as_much_room_as_the_kubelet_can_allocate_units(tmp_path, al
     (room,) = document("inspect", *source)["rooms"]
     assert document("fit", "--pod", "ml/w", *source)["pods"] == room["fits"]
     assert room["memoryUsableBytes"] == room["fits"] * 1000 * 1024**2
+
+
+def test_a_resource_that_is_missing_in_allocatable_is_not_allocatable_in_every_command(tmp_path):
+    """As kube-scheduler counts it; without ``allocatable`` the API server takes the capacity."""
+
+    def said(node):
+        path = tmp_path / "dump.json"
+        waits = sample.pod("waits", "", sample.volcano_limits(8000))
+        path.write_text(json.dumps(sample.dump((node, waits))))
+
+        def run(*words):
+            result = CliRunner().invoke(main, [*words, "--from", str(path), "-o", "json"])
+            return json.loads(result.stdout)
+
+        inspected, doctor = run("inspect"), run("doctor")
+        return {
+            "inspect": "nothing_allocatable" in json.dumps(inspected["nodes"]),
+            "fit": run("fit", "--pod", "ml/waits")["pods"] == 0,
+            "explain": "nothing_allocatable" in json.dumps(run("explain", "pod", "ml/waits")),
+            "node": "nothing_allocatable" in json.dumps(run("explain", "node", "gpu-1")),
+            "doctor": "nothing_allocatable" in json.dumps(doctor),
+        }
+
+    node = sample.volcano_node("gpu-1", 1)
+    assert not any(said(node).values())
+    whole = node["status"].pop("allocatable")
+    assert not any(said(node).values())
+    node["status"]["allocatable"] = {"cpu": whole["cpu"]}
+    assert all(said(node).values())

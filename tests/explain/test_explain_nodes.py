@@ -114,7 +114,9 @@ def test_one_unhealthy_gpu_of_several_is_a_remark_of_its_node():
 
 def test_a_plugin_whose_resource_is_renamed_is_not_reported_as_dead():
     hamis = node("gpu-1", "hami")
-    gone = structs.replace(hamis, capacity={"nvidia.com/gpu": 20}, allocatable={})
+    gone = structs.replace(
+        hamis, capacity={"nvidia.com/gpu": 20}, allocatable={"nvidia.com/gpu": 0}
+    )
     beside = {"nvidia.com/gpu": 2}
     for one in [
         structs.replace(hamis, capacity={}, allocatable={}),

@@ -395,7 +395,7 @@ def test_everything_that_the_product_needs_of_a_node_is_kept():
         annotations={"hamivgpu": "2025-01-01T00:00:00Z", "kubeshare/gpu_info": "GPU-1:1,"},
         labels={"gpushare": "true"},
         capacity={"aliyun.com/gpu-mem": 32552, "aliyun.com/gpu-count": 2},
-        allocatable={"aliyun.com/gpu-mem": 32000},
+        allocatable={"aliyun.com/gpu-mem": 32000, "aliyun.com/gpu-count": 0},
         address="10.0.0.1",
         ready=True,
         unschedulable=True,

@@ -70,6 +70,7 @@ def none_allocatable(node: Node) -> tuple[str, ...]:
     """The resources of GPUs that the node has, and of which its kubelet can allocate nothing.
 
     So it is while no device plugin serves the resource, or while all of its devices are unhealthy.
+    Every command asks this function.
     """
     return tuple(
         name

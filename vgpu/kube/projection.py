@@ -29,6 +29,10 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
     for name, text in (*broken.items(), *also_broken.items()):
         detail = f"{name[:QUOTED]}: not a whole number: {text!r}"
         raise SourceError(Reason.MALFORMED, object_name, detail)
+    if status.allocatable is None:  # the API server's default
+        allocatable = capacity
+    elif capacity:  # what the kubelet does not report has no device that it can allocate
+        allocatable = {**dict.fromkeys(capacity, 0), **allocatable}
     names = (*(status.capacity or ()), *(status.allocatable or ()))
     internal = (a.address for a in status.addresses or () if a.type == "InternalIP")
     return Node(

@@ -1,5 +1,6 @@
 """Taints of nodes, and which of them a pod tolerates: as kube-scheduler decides it. Pure."""
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +12,10 @@ KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep a pod off a node."""
 
 _EQUAL: Final = "Equal"
+
+_WRITTEN: Final = re.compile(
+    r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?(?::(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?"
+)
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +55,20 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
             and (self.key == taint.key or (exists and not self.key))
             and (exists or equals)
         )
+
+
+def toleration_of(text: str) -> Toleration:
+    """The toleration ``KEY``, ``KEY=VALUE``, ``KEY:EFFECT`` or ``KEY=VALUE:EFFECT``.
+
+    Raises ValueError.
+    """
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not KEY[=VALUE][:EFFECT] such as nvidia.com/gpu:NoSchedule")
+    key, value, effect = match["key"], match["value"], match["effect"] or ""
+    if value is None:
+        return Toleration(key, "Exists", effect=effect)
+    return Toleration(key, _EQUAL, value, effect)
 
 
 def untolerated(tolerations: tuple[Toleration, ...], taints: tuple[Taint, ...]) -> Taint | None:

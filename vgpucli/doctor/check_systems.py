@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from vgpu.inventory.nvidia import is_own_unit
+from vgpu.kube.closed_nodes import none_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.model.objects import Node
 from vgpu.model.units import count
@@ -117,8 +118,8 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         names = {*RESOURCE_OF.values(), *filter(is_own_unit, node.capacity)}
         if any(node.allocatable.get(name) for name in shared):
             names = shared  # what NVIDIA's plugin has left on another system's node is no error
-        for name in sorted(names):
-            if node.capacity.get(name) and not node.allocatable.get(name):
+        for name in none_allocatable(node):
+            if name in names:
                 gone.setdefault(name, []).append(node.name)
     for name, nodes in gone.items():
         evidence = f"{count(len(nodes), 'node')}: {named(nodes)}"

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from vgpu.kube.closed_nodes import none_allocatable
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import PodDemand
 
@@ -46,14 +47,13 @@ def observed_units(
 
 def nothing_allocatable(observed: Iterable[str], nodes: Iterable[Node]) -> bool:
     """Whether nodes have units of these resources, and none of them can allocate one."""
-    names = tuple(observed)
-    allocatable = [
-        node.allocatable.get(name, 0)
+    names = frozenset(observed)
+    having = [
+        names.intersection(node.advertised).issubset(none_allocatable(node))
         for node in nodes
-        for name in names
-        if node.capacity.get(name, 0) or node.allocatable.get(name, 0)
+        if any(node.capacity.get(name) or node.allocatable.get(name) for name in names)
     ]
-    return bool(allocatable) and not any(allocatable)
+    return bool(having) and all(having)
 
 
 def nodes_with_units(

@@ -16,6 +16,7 @@ from vgpu.kube.scheduling_objects import SchedulingNode
 from vgpu.model.documentation import page
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import SourceError
+from vgpu.model.taints import Toleration, toleration_of
 from vgpu.placement.dialects import (
     PlacementPolicies,
     SchedulerScheme,
@@ -29,8 +30,9 @@ from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.fit.document import fit_document
 from vgpucli.fit.manifest import AskedPod, pod_of_requests, pods_of_manifest
+from vgpucli.fit.model import STATES
 from vgpucli.fit.question import FitQuestion, answered
-from vgpucli.fit.table import table_lines
+from vgpucli.fit.table import table_lines, tolerations_note
 from vgpucli.flags import unit_flags
 from vgpucli.inspect.read import (
     Read,
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
 
 MOST_ADDED: Final = 1_000
 """Maximum number of nodes that one flag adds."""
-
-_STATES: Final = "node.kubernetes.io/"
-"""The beginning of the keys of taints that show the state of one node."""
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
 """A label of nodes with their own name."""
@@ -97,6 +96,22 @@ class _Quantity(click.ParamType[tuple[str, int]]):
         return match[1], int(match[2])
 
 
+class _WrittenToleration(click.ParamType[Toleration]):
+    """A toleration in the form of ``kubectl taint``."""
+
+    name = "toleration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Toleration:
+        if isinstance(value, Toleration):
+            return value
+        try:
+            return toleration_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _MoreNodes(click.ParamType[tuple[str, int]]):
     """The name of a node, and a number of nodes like it."""
 
@@ -135,6 +150,15 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     metavar="NAMESPACE/NAME",
     shell_complete=cluster_names.pods,
     help="A pod like this one of the cluster.",
+)
+@click.option(
+    "--toleration",
+    "tolerations",
+    multiple=True,
+    type=_WrittenToleration(),
+    metavar="KEY[=VALUE][:EFFECT]",
+    help="A taint that the pods tolerate beside those that they name, such as nvidia.com/gpu."
+    " Repeatable.",
 )
 @click.option(
     "-n",
@@ -212,6 +236,7 @@ def command(
     manifest: str | None,
     requests: tuple[tuple[str, int], ...],
     like: str | None,
+    tolerations: tuple[Toleration, ...],
     namespace: str,
     wanted: int | None,
     drained: tuple[str, ...],
@@ -256,10 +281,16 @@ def command(
     read = _with_nodes(read, added, drained)
     schemes, notes = schemes_in_units(read, Units(volcano_factor, gpushare_unit), policies)
     asked = asked or _like(read, like or "")
-    asked = structs.replace(asked, pod=_with_priority(asked.pod, priority))
+    asked = structs.replace(
+        asked,
+        pod=_with_priority(asked.pod, priority),
+        scheduling=structs.replace(
+            asked.scheduling, tolerations=(*asked.scheduling.tolerations, *tolerations)
+        ),
+    )
     question = FitQuestion(asked, frozenset(drained), wanted, defragments=defragments)
     fit, requested = answered(read, schemes, question)
-    notes = (*read.notes, *notes)
+    notes = (*read.notes, *notes, *tolerations_note(fit))
     if files and defragments and not read.budgets:
         notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
     if output == "text":
@@ -348,7 +379,7 @@ def _copy(like: SchedulingNode, number: int) -> SchedulingNode:
     """An idle node like this one: without the taints that show its state."""
     node = like.node
     name = f"{node.name}+{number}"
-    taints = tuple(each for each in node.taints if not each.key.startswith(_STATES))
+    taints = tuple(each for each in node.taints if not each.key.startswith(STATES))
     copy = structs.replace(node, name=name, ready=True, unschedulable=False, uid="", taints=taints)
     own_name = {_HOSTNAME: name} if _HOSTNAME in like.labels else {}
     return structs.replace(like, node=copy, labels={**like.labels, **own_name})

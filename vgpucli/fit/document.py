@@ -99,6 +99,7 @@ class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     reason code, ``excludedNodes`` reason codes by node, and ``limitedNodes`` likewise of nodes that
     take some pods and no more for another reason than their GPUs. ``notChecked`` has what the pods
     have by which kube-scheduler chooses nodes, and which is not judged: texts by code.
+    ``excludedDetails`` is what a reason of ``excludedNodes`` does not say, such as the taint.
     ``defragmentation`` is null unless it was asked for.
     """
 
@@ -119,6 +120,7 @@ class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     defragmentation: DefragmentationDocument | None = None
     limited_nodes: dict[str, str] = {}
     not_checked: dict[str, str] = {}
+    excluded_details: dict[str, str] = {}
 
 
 def fit_document(
@@ -148,6 +150,7 @@ def fit_document(
         None if answer.plan is None else _plan_document(answer.plan),
         {name: why.code for name, why in answer.limited.items()},
         {each.part.value: each.text for each in answer.unchecked},
+        {name: why.detail for name, why in answer.excluded.items() if why.detail},
     )
 
 

@@ -14,6 +14,9 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Pod
 from vgpu.model.reasons import Explained
 
+STATES: Final = "node.kubernetes.io/"
+"""The beginning of the keys of taints that show the state of one node."""
+
 
 class FitReason(Explained):
     """Why pods do not fit, beside the reasons of the scheduler and of kube-scheduler's checks."""

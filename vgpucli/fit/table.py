@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.units import count
 from vgpucli.fit.model import (
+    STATES,
     DefragmentationPlan,
     FitAnswer,
     FreeUnits,
@@ -19,6 +21,9 @@ from vgpucli.tabwriter import table
 
 _MOST_LINES = 40
 """Maximum number of nodes that the text names; the document names all."""
+
+_MOST_NAMED: Final = 5
+"""Maximum number of nodes that a note names."""
 
 _FLAG: Final = re.compile(r" \([^)]*\)$")
 """The flag of the reconciler in the explanation of one of its reasons; `vgpu fit` has none such."""
@@ -79,12 +84,36 @@ def _exclusions(answer: FitAnswer) -> Iterator[str]:
     yield from _by_reason(answer.limited, "then ")
 
 
+def tolerations_note(answer: FitAnswer) -> Iterator[str]:
+    """That nodes with GPUs of the pods' system are closed by taints, and how to count them."""
+    taints: dict[str, list[str]] = {}
+    for name, why in sorted(answer.excluded.items()):
+        is_state = why.detail.startswith(STATES)
+        if why.code == ClosedReason.TAINTED_NODE and name in answer.of_system and not is_state:
+            taints.setdefault(why.detail, []).append(name)
+    for taint, names in taints.items():
+        key, _, effect = taint.rpartition(":")
+        shown = ", ".join(names[:_MOST_NAMED])
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        verb = "has" if len(names) == 1 else "have"
+        yield (
+            f"{shown}{more} {verb} the taint {taint}, which the pods do not tolerate:"
+            f" --toleration {key.partition('=')[0]}:{effect} counts what fits there (Kubernetes'"
+            " admission plugin ExtendedResourceToleration adds the toleration of a requested"
+            " resource's name by itself)"
+        )
+
+
 def _by_reason(nodes: Mapping[str, NodeExclusion], prefix: str) -> Iterator[str]:
-    """The number of nodes by reason, each with the detail that all have, or with that of one."""
-    by_reason: dict[str, dict[str, str]] = {}
+    """The number of nodes by reason, each with the detail that all have, or with that of one.
+
+    Each taint is a reason of its own.
+    """
+    by_reason: dict[tuple[str, str], dict[str, str]] = {}
     for name, why in nodes.items():
-        by_reason.setdefault(why.explanation, {})[name] = why.detail
-    for explanation, details in sorted(by_reason.items(), key=lambda each: -len(each[1])):
+        taint = why.detail if why.code == ClosedReason.TAINTED_NODE else ""
+        by_reason.setdefault((why.explanation, taint), {})[name] = why.detail
+    for (explanation, _), details in sorted(by_reason.items(), key=lambda each: -len(each[1])):
         name, detail = min(details.items())
         where = f"{name}: " if len(set(details.values())) > 1 else ""
         shown = f" ({where}{detail})" if detail else ""
