@@ -175,3 +175,31 @@ def test_a_node_that_is_gone_is_the_cause_and_its_pods_findings_are_remarks(tmp_
     remarks = [code for each in document["steps"] for code in codes(each.get("remarks", ()))]
     assert "runs_unassigned" in remarks
     assert document["system"] == "HAMi"
+
+
+def test_a_misspelt_resource_is_the_cause_where_it_is_all_that_the_pod_requests(tmp_path):
+    waits = sample.pod("waits", "", {"volcano.sh/vgpu-nubmer": 1})
+    document, _ = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits)
+    (request,) = (each for each in document["steps"] if each["step"] == "request")
+    assert (request["outcome"], codes(request["reasons"])) == ("failed", ["missing_resource"])
+    assert "the nearest name is volcano.sh/vgpu-number" in document["conclusion"]
+    assert "correct the name of the resource" in document["advice"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "named"),
+    [
+        (
+            {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": "a.example/b"}]},
+            "gated",
+            ("kueue.x-k8s.io/admission, which Kueue sets and removes", "a.example/b"),
+        ),
+        ({"schedulerName": "volcanoo"}, "not_scheduled", ("the pod's schedulerName is volcanoo",)),
+    ],
+)
+def test_the_closing_sentence_names_the_gates_and_the_scheduler(tmp_path, spec, code, named):
+    waits = sample.pod("waits", "", sample.volcano_limits(8000))
+    waits["spec"] |= spec
+    document, reserved = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits)
+    assert codes(reserved["reasons"]) == [code]
+    assert all(name in document["conclusion"] for name in named)

@@ -48,7 +48,7 @@ def request_step(evidence: KnownPod) -> ExplainedStep:
 
 
 def _valid_request(evidence: KnownPod) -> ExplainedStep:
-    demanded, pod = evidence.demanded, evidence.pod
+    demanded = evidence.demanded
     if text := _observed_request(evidence):
         return passed(WayStep.REQUEST, text)
     if not isinstance(demanded, PlacementRefusal):
@@ -58,12 +58,22 @@ def _valid_request(evidence: KnownPod) -> ExplainedStep:
     if is_placed_by_others(evidence):
         requests = tuple(want.request for want in evidence.reading.wanted)
         return passed(WayStep.REQUEST, *foreign_requests(evidence, requests))
+    return _refused_request(evidence, demanded)
+
+
+def _refused_request(evidence: KnownPod, demanded: PlacementRefusal) -> ExplainedStep:
+    """The step of a pod whose request no scheduler of ours takes."""
+    pod = evidence.pod
     unread = unreadable_texts(evidence)
     if demanded.reason is PlacementReason.NOTHING_REQUESTED and unread:
         return failed(WayStep.REQUEST, WaitingReason.UNREADABLE, *unread)
     if pod.node or pod.terminal:
         text = f"our scheduler would refuse this request: {demanded.text}"
         return passed(WayStep.REQUEST, text)
+    missing = tuple(each.text for each in evidence.in_the_way.missing)
+    if demanded.reason is PlacementReason.NOTHING_REQUESTED and missing:
+        step = failed(WayStep.REQUEST, ExplainReason.MISSING_RESOURCE, *missing)
+        return structs.replace(step, detail=missing[0])
     message = demanded.message if demanded.message != demanded.reason.explanation else ""
     remarks = (
         wrong.detail

@@ -139,14 +139,17 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     """Why a pod without a reservation is not bound."""
     pod, message = evidence.pod, one_line(evidence.pod.unschedulable)
     if pod.gated:
-        return waiting(WayStep.RESERVED, ExplainReason.GATED, *map(_gate_text, pod.gates))
+        gates = tuple(map(_gate_text, pod.gates))
+        step = waiting(WayStep.RESERVED, ExplainReason.GATED, *gates)
+        return structs.replace(step, detail="; ".join(gates))
     waits = claims_step(evidence) if evidence.by_claims else None
     is_refused = isinstance(evidence.demanded, PlacementRefusal)
     if waits is not None or (is_refused and not is_placed_by_others(evidence)):
         return waits or not_reached(WayStep.RESERVED)
     if not message:
-        texts = scheduler_texts(evidence)
+        texts = tuple(scheduler_texts(evidence))
         waits = waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
+        waits = structs.replace(waits, detail="; ".join(texts))
         return stopped_step(evidence) or group_step(evidence) or waits
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
@@ -161,10 +164,10 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     cause = cause_without_room(evidence)
     if cause is not None:
         return cause
-    texts = (
+    locks = (
         f"node {node}, which has no room, has {lock.key}: {lock.text!r}"
         for node, lock in evidence.in_the_way.full_locked
     )
     quoted = f"kube-scheduler: {message}"
-    step = waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted, *texts)
+    step = waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted, *locks)
     return step if evidence.nodes_read else structs.replace(step, advice=_READ_NODES)
