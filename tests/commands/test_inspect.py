@@ -338,7 +338,7 @@ KEYS_OF_JSON = {
     "pending": "pod container scheme node reason explanation detail device since request podState",
     "conflicts": "node type explanation device pod container detail statements",
     "rooms": "scheme devices memoryBytes memoryHeldBytes memoryFreeBytes memoryUsableBytes fits"
-    " probe unavailable system memoryKeptBytes memoryMaybeHeldBytes maybeHeldBy",
+    " probe unavailable system memoryKeptBytes memoryMaybeHeldBytes maybeHeldBy closed",
 }
 
 

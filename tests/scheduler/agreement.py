@@ -22,6 +22,7 @@ from vgpu.inventory import Objects, Units
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import BOUND_DEVICE, POD_KIND, Container, MalformedObject, Node, Pod
+from vgpu.model.taints import Taint, Toleration
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import SchedulerScheme, scheduler_schemes
 from vgpu.placement.node_view import scheme_of
@@ -39,6 +40,19 @@ _REGISTERS = {
     "volcano": {"volcano.sh/node-vgpu-register": "x:"},
 }
 """Registers that cannot be read."""
+
+
+_DEDICATED = Taint("dedicated", "ml", "NoSchedule")
+
+TAINTS = (
+    *((),) * 5,
+    (Taint("nvidia.com/gpu", "", "NoSchedule"),),
+    (Taint("spot", "", "PreferNoSchedule"),),
+    (_DEDICATED,),
+)
+"""The taints of a node, of which most nodes have none."""
+
+TOLERATIONS = ((), (Toleration("nvidia.com/gpu", "Exists"),), (Toleration("", "Exists"),))
 
 
 class Cluster(msgspec.Struct):
@@ -79,6 +93,7 @@ def _nodes(draw, name):
         ready=draw(st.integers(0, 5)) < 5,
         unschedulable=draw(st.integers(0, 5)) == 5,
         annotations={**node.annotations, **broken},
+        taints=draw(st.sampled_from(TAINTS)),
     )
     return systems, node, more
 
@@ -149,13 +164,17 @@ def clusters(draw):
         system = draw(st.sampled_from(SYSTEMS))
         asked = limits(system, draw(QUARTERS), draw(st.integers(1, 2)))
         containers = (Container("main", asked), *draw(_beside(system)))
-        if draw(st.integers(0, 7)) == 7:
+        if draw(st.integers(0, 9)) == 9:
+            (name, *_) = asked
+            containers = (Container("main", {**asked, f"{name}x": 1}),)  # misspelt beside others
+        elif draw(st.integers(0, 7)) == 7:
             containers = (Container("main", draw(st.sampled_from(observed_systems.WAITING))),)
         waiting.append(
             Pod(
                 PodRef("uid-wants", "ns", "wants"),
                 containers=containers,
                 phase="Pending",
+                tolerations=draw(st.sampled_from(TOLERATIONS)),
                 unschedulable=f"0/{len(nodes)} nodes are available: {len(nodes)} {NO_ROOM}.",
             )
         )

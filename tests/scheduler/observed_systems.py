@@ -60,7 +60,9 @@ class Observed(msgspec.Struct):
             node,
             annotations={**self.annotations, **node.annotations},
             capacity={**self.capacity, **node.capacity},
-            allocatable={**self.allocatable, **node.allocatable},
+            allocatable={**self.allocatable, **(node.allocatable or node.capacity)}
+            if self.capacity
+            else node.allocatable,
         )
 
 

@@ -55,14 +55,14 @@ def read(cluster):
     )
 
 
-def offers(cluster, demand):
-    """What kube-scheduler offers for pods of the demand, by the units that it counts."""
+def offers(cluster, probe):
+    """What kube-scheduler offers for such pods, by taints and by the units that it counts."""
     nodes = (SchedulingNode(node, {}, node.allocatable) for node in cluster.objects.nodes)
     placed = (
         PlacedPod(pod.ref.uid, "" if pod.terminal else pod.node, pod.requested_units())
         for pod in cluster.objects.pods
     )
-    wanted = SchedulingPod(dict(demand.units))
+    wanted = SchedulingPod(dict(probe.demand.units), tolerations=probe.tolerations)
     return NodeOffers(SchedulingObjects(tuple(nodes), tuple(placed)), wanted)
 
 
@@ -87,11 +87,14 @@ def free_pods_are_what_fit_counts(cluster, shown):
     by_name = {scheme.row.name: scheme for scheme in SCHEMES}
     for free in shown.free_capacities:
         if free.probe is not None and free.probe.demand is not None and free.system in by_name:
-            offered = offers(cluster, free.probe.demand)
+            offered = offers(cluster, free.probe)
             selected = offered.selected_by(offered.wanted)
             simulation = SchedulingSimulation(cache, selected, offered)
             fit = answer(simulation, (by_name[free.system], free.probe.demand))
             assert free.fits == fit.pods
+            closed = offered.closed_to(offered.wanted)
+            for each in free.closed:
+                assert {closed[name].reason for name in each.names} == {each.why.reason}
             assert free.usable_bytes <= free.available_bytes
 
 
@@ -144,7 +147,7 @@ def the_extender_binds_as_many_pods_as_there_is_room_for(cluster, shown):
                 served.cache.set_malformed(f"ns/{broken.name}", broken)
             for each in objects.pods:
                 served.show(each.ref.name, each)
-            offered = offers(cluster, free.probe.demand)
+            offered = offers(cluster, free.probe)
             bound = 0
             while bound <= free.fits:
                 ref = PodRef(f"uid-more-{bound}", pod.ref.namespace, f"more-{bound}")

@@ -1,9 +1,10 @@
 """The free capacity of each sharing system's GPUs, and the part that further pods could use.
 
 A GPU counts for one system. Pods of systems that our scheduler places for are counted by their
-placement algorithm on the nodes as it finds them, and by the units that their kubelets have left.
-So there is room for as many as ``vgpu fit`` answers and the scheduler binds. Of other systems there
-is room for as many shares as the ledger's numbers leave.
+placement algorithm on the nodes as it finds them, by the units that their kubelets have left, and
+by the taints that the counted pod tolerates (:mod:`vgpu.kube.closed_nodes`). So there is room for
+as many as ``vgpu fit`` answers and the scheduler binds. Of other systems there is room for as many
+shares as the ledger's numbers leave.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ import msgspec
 
 from vgpu.inventory.model import (
     CapacityProbes,
+    ClosedNodes,
     FreeCapacity,
     MaybeHeld,
     NodeView,
@@ -22,11 +24,19 @@ from vgpu.inventory.model import (
     UnavailableMemory,
     UnavailableReason,
 )
-from vgpu.kube.closed_nodes import ClosedReason, closed_to_new_pods, none_allocatable
+from vgpu.kube.closed_nodes import (
+    ClosedNode,
+    ClosedReason,
+    closed_to,
+    closed_to_new_pods,
+    none_allocatable,
+)
+from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.ledger import DeviceEntry
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import Node, Pod
+from vgpu.model.taints import Taint, Toleration
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
@@ -75,7 +85,12 @@ def capacity_probes(
             system = row.name
         if system and request is not None and system not in largest:
             largest[system] = Probe(
-                request.memory_bytes, request.memory_percent, request.cores_milli, each.pod, demand
+                request.memory_bytes,
+                request.memory_percent,
+                request.cores_milli,
+                each.pod,
+                demand,
+                () if pod is None else pod.tolerations,
             )
     return CapacityProbes(largest, {scheme.row.name: scheme for scheme in schemes})
 
@@ -110,15 +125,62 @@ def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterat
         probe = probes.pending.get(row.name) or _common_share(row.scheme, places)
         if probe is not None:
             scheme = probes.schemes.get(row.name)
+            shut = dict(_closed_to(probe, of_nodes.values(), scheme))
             if scheme is None:
-                fits, usable = _count_shares(places, probe)
+                open_places = (each for each in places if each[0].node.name not in shut)
+                fits, usable = _count_shares(open_places, probe)
             else:
-                fits, usable = _count_pods(of_nodes.values(), scheme, probe)
+                open_nodes = [view for name, view in of_nodes.items() if name not in shut]
+                fits, usable = _count_pods(open_nodes, scheme, probe)
             usable = min(usable, capacity.available_bytes)
             capacity = msgspec.structs.replace(
-                capacity, probe=probe, fits=fits, usable_bytes=usable
+                capacity, probe=probe, fits=fits, usable_bytes=usable, closed=_by_reason(shut)
             )
         yield capacity
+
+
+def _closed_to(
+    probe: Probe, views: Iterable[NodeView], scheme: SchedulerScheme | None
+) -> Iterator[tuple[str, ClosedNode]]:
+    """The nodes that take other pods and none of the counted ones, by name: by taints and units."""
+    for view in views:
+        if closed(view) is not None:
+            continue
+        name = view.node.name
+        why = closed_to(probe.tolerations, (view.node,)).get(name)
+        if why is None and scheme is not None and probe.demand is not None:
+            why = _misses_units(view, scheme, probe.demand)
+        if why is not None:
+            yield name, why
+
+
+def _misses_units(view: NodeView, scheme: SchedulerScheme, demand: PodDemand) -> ClosedNode | None:
+    """That the node does not have a resource that the pod requests, such as a misspelt one.
+
+    A resource of a sharing system that the node does not have may be one that only its scheduler
+    counts (:class:`~vgpu.kube.closed_nodes.FreeResources`).
+    """
+    if not view.units_left:
+        return None
+    uncompared, known = _uncompared(scheme), registry().resource_names
+    for name, units in demand.units:
+        is_counted = name in known and name not in view.node.capacity
+        if units and name not in view.units_left and name not in uncompared and not is_counted:
+            detail = f"{units} of {name} requested, and it has none"
+            return ClosedNode(ClosedReason.INSUFFICIENT_RESOURCE, detail)
+    return None
+
+
+def _uncompared(scheme: SchedulerScheme) -> frozenset[str]:
+    """What kube-scheduler does not compare, since only the scheduler of the system counts it."""
+    return frozenset((*scheme.dialect_row.only_counted, *scheme.dialect_row.unread))
+
+
+def _by_reason(shut: Mapping[str, ClosedNode]) -> tuple[ClosedNodes, ...]:
+    names: dict[ClosedNode, list[str]] = {}
+    for name, why in shut.items():
+        names.setdefault(why, []).append(name)
+    return tuple(ClosedNodes(why, tuple(names[why])) for why in names)
 
 
 def _is_asked_in_vain(system: str, views: Iterable[NodeView], probes: CapacityProbes) -> bool:
@@ -193,7 +255,7 @@ def _apart(places: Iterable[_Place]) -> Iterator[UnavailableMemory]:
             yield UnavailableMemory(reason, sums[reason][0], tuple(sums[reason][1]))
 
 
-def _common_share(scheme: Scheme, places: Iterable[_Place]) -> Probe | None:
+def _common_share(scheme: Scheme, places: Sequence[_Place]) -> Probe | None:
     """The most common share (of equals the larger) of these GPUs; None if there is no share."""
     of_nodes = {view.node.name: view.full_ledger.unplaced for view, _ in places}
     holdings = (*(entry.holdings for _, entry in places), *of_nodes.values())
@@ -207,7 +269,23 @@ def _common_share(scheme: Scheme, places: Iterable[_Place]) -> Probe | None:
         return None
     (memory, cores), _ = max(shares.items(), key=lambda item: (item[1], item[0]))
     demand = PodDemand(_COMMON, (Request("", 1, memory, cores_milli=cores),))
-    return Probe(memory, None, cores, demand=demand)
+    return Probe(memory, None, cores, demand=demand, tolerations=_tolerated(scheme, places))
+
+
+def _tolerated(scheme: Scheme, places: Iterable[_Place]) -> tuple[Toleration, ...]:
+    """The taints of these nodes that pods of the scheme tolerate, as far as that shows.
+
+    Of a bound pod it is known only where it is. A taint that is named after a GPU's resource is
+    tolerated by pods that request this (Kubernetes' admission plugin ExtendedResourceToleration).
+    """
+    views = {view.node.name: view for view, _ in places}.values()
+    tolerated: dict[Taint, None] = {}
+    for view in views:
+        is_used = any(each.scheme is scheme for each in view.full_ledger.holdings)
+        for taint in view.node.taints:
+            if is_used or is_gpu_resource(taint.key):
+                tolerated[taint] = None
+    return tuple(Toleration(each.key, value=each.value, effect=each.effect) for each in tolerated)
 
 
 def _size_of(pending: Pending) -> tuple[int, int, int, int]:
@@ -237,11 +315,8 @@ def _count_pods(
 
 
 def _pods_by_units(view: NodeView, scheme: SchedulerScheme, demand: PodDemand) -> int | None:
-    """The number of pods for which the node's kubelet has units left; None without a bound.
-
-    Kube-scheduler does not compare what only the scheduler of the system counts.
-    """
-    uncompared = {*scheme.dialect_row.only_counted, *scheme.dialect_row.unread}
+    """The number of pods for which the node's kubelet has units left; None without a bound."""
+    uncompared = _uncompared(scheme)
     bounds = (
         max(0, view.units_left[name]) // units
         for name, units in demand.units

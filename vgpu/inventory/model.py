@@ -7,6 +7,7 @@ import msgspec
 
 from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
+from vgpu.kube.closed_nodes import ClosedNode
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import DeviceEntry, Holding, Ledger
 from vgpu.ledger.entries import HoldingSum
@@ -15,6 +16,7 @@ from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import MalformedObject, Node, Pod
 from vgpu.model.reasons import Explained
+from vgpu.model.taints import Toleration
 from vgpu.model.units import MIB
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.cluster_views import ViewedNode
@@ -273,6 +275,8 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
         cores_milli: thousandths of one GPU's cores.
         pending: the pod of the largest pending request, or None for the most common share.
         demand: all that the pod requests; None where no placement algorithm is known.
+        tolerations: the taints that it tolerates; for the most common share those of nodes with
+            pods of the system, and those that are named after a GPU's resource.
     """
 
     memory_bytes: int | None
@@ -280,6 +284,7 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
     cores_milli: int
     pending: PodRef | None = None
     demand: PodDemand | None = None
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -318,6 +323,13 @@ class UnavailableMemory(msgspec.Struct, frozen=True, gc=False):
     names: tuple[str, ...]
 
 
+class ClosedNodes(msgspec.Struct, frozen=True, gc=False):
+    """Nodes of a system that take none of the counted pods, and why."""
+
+    why: ClosedNode
+    names: tuple[str, ...]
+
+
 class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     """The free capacity of one scheme's GPUs, and its usable part.
 
@@ -334,6 +346,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
         apart: the parts of the free memory that no new share can have.
         kept_bytes: memory that is kept free for pods whose GPUs are not known.
         maybe_held: the part of the free memory that pods on an unknown GPU may hold.
+        closed: the nodes that other pods may use, and that take none of the counted ones.
     """
 
     system: str
@@ -348,6 +361,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     apart: tuple[UnavailableMemory, ...] = ()
     kept_bytes: int = 0
     maybe_held: MaybeHeld = NOT_HELD
+    closed: tuple[ClosedNodes, ...] = ()
 
     @property
     def available_bytes(self) -> int:

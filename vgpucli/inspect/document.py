@@ -212,8 +212,19 @@ class UnavailableDocument(_Document, frozen=True):
     names: list[str]
 
 
+class ClosedNodesDocument(_Document, frozen=True):
+    """Nodes that take none of the counted pods, and why; ``detail`` is such as the taint."""
+
+    reason: str
+    detail: str
+    names: list[str]
+
+
 class FreeCapacityDocument(_Document, frozen=True):
-    """The free capacity of one sharing system's devices; each device counts for one system."""
+    """The free capacity of one sharing system's devices; each device counts for one system.
+
+    ``closed`` are nodes that other pods may use, and that take none of the counted ones.
+    """
 
     scheme: str
     devices: int
@@ -228,6 +239,7 @@ class FreeCapacityDocument(_Document, frozen=True):
     memory_kept_bytes: int
     memory_maybe_held_bytes: int
     maybe_held_by: list[PodName]
+    closed: list[ClosedNodesDocument]
 
 
 class NvidiaHolderDocument(_Document, frozen=True):
@@ -466,6 +478,10 @@ def _free_capacity(free: FreeCapacity) -> FreeCapacityDocument:
         memory_kept_bytes=free.kept_bytes,
         memory_maybe_held_bytes=free.maybe_held.memory_bytes,
         maybe_held_by=[_pod(pod) for pod in free.maybe_held.pods],
+        closed=[
+            ClosedNodesDocument(each.why.reason.value, each.why.detail, list(each.names))
+            for each in free.closed
+        ],
     )
 
 

@@ -451,6 +451,10 @@ class _Table(msgspec.Struct, frozen=True):
                 text = f"{rounded_size(capacity.kept_bytes)} more {KEPT_FREE}"
                 yield from self._wrapped(text, " " * 13, DOUBTFUL)
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
+            for closed in capacity.closed:
+                nodes = f"{count(len(closed.names), 'node')} ({examples_text(closed.names)})"
+                text = f"no such pod fits on {nodes}: {closed.why.text}"
+                yield from self._wrapped(text, " " * 13, DOUBTFUL)
         yield []
 
     # ------------------------------------------------------------ text
