@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
+from tests.support.dra import published, resource_slice
 from vgpucli.main import main
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
@@ -152,3 +153,15 @@ def test_the_explanation_names_the_nodes_with_free_units_that_are_closed_to_the_
     texts = [text for step in json.loads(result.stdout)["steps"] for text in step["evidence"]]
     assert "nodes with free units, all closed to the pod: whole" in texts
     assert not any(text.endswith("free units: none") for text in texts)
+
+
+def test_that_a_dra_driver_may_supply_a_resource_is_not_checked(tmp_path):
+    items = (sample.node("gpu-1"), resource_slice(published("gpu-0", sample.uuid(7))))
+    document, _ = fits(dumped(tmp_path, items), "--request", f"{GPU}=1")
+    assert document["pods"] == 0
+    text = document["notChecked"]["resource_claims"]
+    assert f"{GPU}, which a DRA driver may supply" in text
+    document, _ = fits(
+        dumped(tmp_path, (sample.node("gpu-1", {GPU: 1}), *items[1:])), "--request", f"{GPU}=1"
+    )
+    assert (document["pods"], document["notChecked"]) == (1, {})

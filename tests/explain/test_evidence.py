@@ -216,6 +216,25 @@ GPUS_OF_CLAIMS = "gpu-1: 1 of 1 GPU of gpu.nvidia.com not allocated"
             "kubectl describe resourceclaim -n ml claims-gpu",
         ),
         (
+            UsedClaim("gpu", "claims-gpu", "gpu"),
+            (
+                ResourceClaim(
+                    "u",
+                    "ml",
+                    "claims-gpu",
+                    (),
+                    device_classes=("mig.nvidia.com",),
+                    has_selectors=True,
+                ),
+            ),
+            "resource_claims_wait",
+            (
+                "ResourceClaim ml/claims-gpu is not allocated (not checked: which devices match"
+                f" DeviceClass mig.nvidia.com and its selectors (CEL)); {GPUS_OF_CLAIMS}"
+            ),
+            "kubectl describe resourceclaim -n ml claims-gpu",
+        ),
+        (
             UsedClaim("gpu", "", "gpu"),
             (),
             "resource_claim_missing",

@@ -46,6 +46,33 @@ def test_a_resource_claim_has_its_results_its_pods_and_its_node():
     )
 
 
+SELECTORS = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].type == 'mig'"}}]
+OF_CLASS = {"deviceClassName": "gpu.nvidia.com"}
+SELECTED = {"deviceClassName": "mig.nvidia.com", "selectors": SELECTORS}
+
+
+@pytest.mark.parametrize(
+    ("requests", "classes", "has_selectors"),
+    [
+        ([], (), False),
+        ([{"name": "gpu", "exactly": OF_CLASS}], ("gpu.nvidia.com",), False),
+        ([{"name": "gpu", "exactly": SELECTED}], ("mig.nvidia.com",), True),
+        ([{"name": "gpu", **SELECTED}], ("mig.nvidia.com",), True),  # v1beta1
+        (
+            [{"name": "gpu", "firstAvailable": [OF_CLASS, SELECTED]}],
+            ("gpu.nvidia.com", "mig.nvidia.com"),
+            True,
+        ),
+    ],
+)
+def test_a_resource_claim_names_what_it_selects_devices_by(requests, classes, has_selectors):
+    item = resource_claim_json("train")
+    item["spec"] = {"devices": {"requests": requests}}
+    resource_claim = decoded_resource_claim(item)
+    assert resource_claim.device_classes == classes
+    assert resource_claim.has_selectors is has_selectors
+
+
 @pytest.mark.parametrize(
     ("driver", "consumed", "memory", "cores"),
     [

@@ -37,6 +37,7 @@ _NODE_NAME: Final = "metadata.name"
 def project_resource_claim(resource_claim: wire.ResourceClaimFields, _: str) -> ResourceClaim:
     """A ResourceClaim."""
     meta, status = resource_claim.metadata, resource_claim.status
+    requests = tuple(_requests(resource_claim.spec.devices.requests or ()))
     consumers = status.reserved_for or ()
     pods = tuple(
         PodRef(consumer.uid, meta.namespace, consumer.name)
@@ -52,7 +53,20 @@ def project_resource_claim(resource_claim: wire.ResourceClaimFields, _: str) -> 
         reserved_otherwise=len(pods) < len(consumers),
         node=_node(status.allocation),
         annotations=kept(meta.annotations),
+        device_classes=tuple(sorted({sys.intern(each.device_class_name) for each in requests})),
+        has_selectors=any(each.selectors for each in requests),
     )
+
+
+def _requests(requests: Iterable[wire.DeviceRequestFields]) -> Iterator[wire.DeviceRequestFields]:
+    """What names a DeviceClass: the requests, or their alternatives.
+
+    Fields as in Kubernetes' ``k8s.io/api/resource``, ``v1/types.go`` and ``v1beta1/types.go``.
+    """
+    for request in requests:
+        for each in (request, request.exactly, *(request.first_available or ())):
+            if each is not None and each.device_class_name:
+                yield each
 
 
 def _node(allocation: wire.AllocationResult | None) -> str:

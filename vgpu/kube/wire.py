@@ -369,10 +369,35 @@ class ResourceClaimStatus(Wire, frozen=True):
     reserved_for: list[ResourceClaimConsumerReference] | None = None
 
 
+class DeviceRequestFields(Wire, frozen=True):
+    """One of ``spec.devices.requests`` of a ResourceClaim.
+
+    Up to v1beta1 the request has the fields of ``exactly`` itself.
+    """
+
+    device_class_name: str = ""
+    selectors: list[msgspec.Raw] | None = None
+    exactly: "DeviceRequestFields | None" = None
+    first_available: "list[DeviceRequestFields] | None" = None
+
+
+class DeviceClaimFields(Wire, frozen=True):
+    """``spec.devices`` of a ResourceClaim."""
+
+    requests: list[DeviceRequestFields] | None = None
+
+
+class ResourceClaimSpec(Wire, frozen=True):
+    """``spec`` of a ResourceClaim."""
+
+    devices: DeviceClaimFields = DeviceClaimFields()
+
+
 class ResourceClaimFields(ObjectFields, frozen=True):
     """A ResourceClaim."""
 
     metadata: Meta
+    spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 

@@ -56,6 +56,8 @@ class AllocatedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
 class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
     """A ResourceClaim, by its status.
 
+    What it requests is only named: nothing here evaluates the CEL of selectors.
+
     Attributes:
         uid, namespace, name: its identity.
         results: the devices that it has; () before its allocation.
@@ -63,6 +65,8 @@ class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
         reserved_otherwise: whether an object that is no pod may use it.
         node: the node of its devices; "" if they are of no single node, or if it is not known.
         annotations: those that are kept of every object.
+        device_classes: the names of the DeviceClasses that it requests.
+        has_selectors: whether it also selects devices by their attributes.
     """
 
     uid: str
@@ -73,6 +77,8 @@ class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
     reserved_otherwise: bool = False
     node: str = ""
     annotations: Mapping[str, str] = {}
+    device_classes: tuple[str, ...] = ()
+    has_selectors: bool = False
 
 
 class PublishedDevice(msgspec.Struct, frozen=True, gc=False):

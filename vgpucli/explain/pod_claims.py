@@ -15,8 +15,9 @@ from vgpu.model.objects import Pod, UsedClaim
 from vgpu.model.resource_claims import ResourceClaim
 from vgpu.model.units import count
 from vgpucli.explain.model import ExplainReason
+from vgpucli.explain.sentences import names_text
 
-UNCHECKED: Final = "kubectl describe resourceclaim: vgpu does not read what it selects devices by"
+UNCHECKED: Final = "kubectl describe resourceclaim: vgpu does not judge what it selects devices by"
 """What shows whether a node has devices for a ResourceClaim."""
 
 
@@ -82,7 +83,7 @@ def _state(claim: ResourceClaim) -> KnownClaim:
     title = f"ResourceClaim {claim.namespace}/{claim.name}"
     if not claim.results:
         return KnownClaim(
-            f"{title} is not allocated",
+            f"{title} is not allocated{_selection_text(claim)}",
             ExplainReason.RESOURCE_CLAIMS_WAIT,
             f"kubectl describe resourceclaim -n {claim.namespace} {claim.name} shows what it"
             " requests, and kubectl get resourceslices what the drivers have",
@@ -90,6 +91,15 @@ def _state(claim: ResourceClaim) -> KnownClaim:
     devices = ", ".join(f"{each.device} of {each.driver}" for each in claim.results)
     where = f" on node {claim.node}" if claim.node else ""
     return KnownClaim(f"{title} has {devices}{where}", is_allocated=True)
+
+
+def _selection_text(claim: ResourceClaim) -> str:
+    """What the claim selects devices by; nothing here judges whether a device matches."""
+    if not claim.device_classes:
+        return ""
+    selectors = " and its selectors (CEL)" if claim.has_selectors else ""
+    classes = names_text(claim.device_classes)
+    return f" (not checked: which devices match DeviceClass {classes}{selectors})"
 
 
 def free_devices(known: ClusterResourceClaims) -> Iterator[str]:

@@ -75,7 +75,11 @@ def answered(
     else:
         fit = _by_shares(read, simulation, demanded, question)
         requested = request_text(demanded[1].requests)
-    unchecked = (*question.asked.scheduling.unchecked, *_other_extenders(read, question))
+    unchecked = (
+        *question.asked.scheduling.unchecked,
+        *_other_extenders(read, question),
+        *_supplied(read, question),
+    )
     excluded = exclusions(offers, question.drained) if not fit.excluded else fit.excluded
     return structs.replace(fit, moved=moved, unchecked=unchecked, excluded=excluded), requested
 
@@ -235,6 +239,20 @@ def _by_claims(pod: Pod) -> str:
         "the GPUs of the pod come from ResourceClaims, which kube-scheduler allocates by itself:"
         " vgpu fit does not count them"
     )
+
+
+def _supplied(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
+    """Requested resources that no node has, and that a ResourceClaim may supply.
+
+    Which DeviceClass supplies a resource, and which devices are of it, is not read.
+    """
+    if read.objects.nodes and read.objects.resource_claims.slices:
+        units = _units(question).keys() - _advertised(read)
+        known = registry().resource_names | UNCOUNTED
+        names = {name for name in units if is_own_unit(name) or name not in known}
+        if names:
+            detail = f"{', '.join(sorted(names))}, which a DRA driver may supply"
+            yield Unchecked(UncheckedPart.RESOURCE_CLAIMS, detail)
 
 
 def _other_extenders(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
