@@ -82,7 +82,7 @@ def views_are_those_of_the_schedulers_cache(cluster):
     }
 
 
-def free_pods_are_what_fit_counts(cluster, shown):
+def free_capacities_are_what_fit_counts(cluster, shown):
     cache = filled_cache(SCHEMES, read(cluster))
     by_name = {scheme.row.name: scheme for scheme in SCHEMES}
     for free in shown.free_capacities:
@@ -192,7 +192,7 @@ def quotas_count_alike_for_the_scheduler_the_reconciler_and_inspect(cluster):
 def test_inspect_fit_the_extender_and_quotas_have_one_answer(cluster):
     shown = inventory(cluster.objects, UNITS, cluster.now)
     views_are_those_of_the_schedulers_cache(cluster)
-    free_pods_are_what_fit_counts(cluster, shown)
+    free_capacities_are_what_fit_counts(cluster, shown)
     each_gpu_counts_once_and_has_free_what_the_scheduler_has(cluster, shown)
     the_extender_binds_as_many_pods_as_there_is_room_for(cluster, shown)
     quotas_count_alike_for_the_scheduler_the_reconciler_and_inspect(cluster)
