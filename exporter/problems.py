@@ -10,6 +10,7 @@ import msgspec
 from exporter.view import ExporterView
 from vgpu.ledger import Conflict, ConflictKind, Statement
 from vgpu.ledger.container_usage import ContainerUsage, ShareUsage
+from vgpu.ledger.limit_verdict import LimitState
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import PodRef, Source
@@ -195,7 +196,7 @@ def gpu_name(gpu: Gpu) -> str:
 
 
 def share_problems(view: ExporterView) -> Iterator[Problem]:
-    """Containers over their limit, with phantom memory, or held back."""
+    """Containers over their limit or without one, with phantom memory, or held back."""
     for share in view.usage.shares:
         name = who(share)
         limit, used, accounted = share.limit_bytes, share.used_bytes, share.accounted
@@ -212,6 +213,11 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
             yield _problem(ProblemSeverity.WARNING, text, share.device, detail)
     devices = {(share.pod.uid, share.container): share.device for share in view.usage.shares}
     for row in view.usage.containers:
+        reason = row.limit_reason
+        if reason is not None and reason.state is LimitState.MISSING:
+            text = f"{who(row)} is not limited: {reason.explanation}."
+            place = devices.get((row.pod.uid, row.container), "")
+            yield Problem(ProblemSeverity.ERROR, text, place)
         if row.blocked:
             text = f"{who(row)} is held back for a higher priority."
             place = devices.get((row.pod.uid, row.container), "")

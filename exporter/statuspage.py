@@ -20,6 +20,7 @@ from vgpu.ledger import Holding
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.model.addresses import SITE
 from vgpu.model.documentation import page
+from vgpu.ledger.limit_verdict import UNCAPPED, LimitReason, limit_word
 from vgpu.model.names import Phase
 from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpu.model.units import count, percent
@@ -44,11 +45,13 @@ class DeviceShare(msgspec.Struct, frozen=True):
     """A container on one device, as the page shows it.
 
     ``waiting`` is the ledger's holding where no source on the node reports a limit or a use yet.
+    ``limit`` is why its container is limited, or not.
     """
 
     row: ShareUsage
     colour: str
     waiting: Holding | None = None
+    limit: LimitReason | None = None
 
     @property
     def name(self) -> str:
@@ -132,9 +135,11 @@ def device_shares(view: ExporterView) -> Mapping[str, list[DeviceShare]]:
     rows = sorted([*reported, *waiting_shares(view)], key=lambda pair: who(pair[0]))
     numbers = colour_numbers([row for row, _ in rows])
     by_device: dict[str, list[DeviceShare]] = defaultdict(list)
+    limits = {(one.pod.uid, one.container): one.limit_reason for one in view.usage.containers}
     for row, waiting in rows:
-        number = numbers[row.pod.uid, row.container]
-        by_device[row.device].append(DeviceShare(row, hue(number), waiting))
+        place = row.pod.uid, row.container
+        share = DeviceShare(row, hue(numbers[place]), waiting, limits.get(place))
+        by_device[row.device].append(share)
     return by_device
 
 
@@ -278,6 +283,7 @@ def share_rows(shares: list[DeviceShare], total: float | None) -> str:
         ("n", "Used"),
         ("", ""),
         ("n", "Limit"),
+        ("", "LIMIT"),
         ("n", "Accounted"),
         ("n", "SM"),
         ("n", "Processes"),
@@ -300,10 +306,20 @@ def share_cells(shown: DeviceShare, total: float | None) -> list[Cell]:
         ("n bad" if over else "n", "Used", known(used)),
         ("", "Used of limit", f'<div class="meter">{meter}</div>'),
         ("n", "Limit", limit_text(shown)),
+        ("", "LIMIT", verdict_text(shown.limit)),
         ("n", "Accounted", known(share.accounted.total if share.accounted else None)),
         ("n", "SM", "–" if share.sm_utilization is None else f"{share.sm_utilization:.0%}"),
         ("n", "Processes", "–" if share.processes is None else str(share.processes)),
     ]
+
+
+def verdict_text(reason: LimitReason | None) -> str:
+    """Whether the container is limited; a pointer shows why."""
+    if reason is None:
+        return "–"
+    style = "bad" if reason.state in UNCAPPED else ""
+    text = escape(limit_word(reason.state))
+    return f'<span class="{style}" title="{escape(reason.explanation)}">{text}</span>'
 
 
 def limit_text(share: DeviceShare) -> str:

@@ -11,6 +11,7 @@ from grafana.promql import (
     any_of,
     named,
     once,
+    once_a_node,
     own_names,
 )
 from grafana.settings import (
@@ -32,6 +33,7 @@ from grafana.templates import (
     THE_RESOURCE_CLAIM,
 )
 from vgpu.ledger import ConflictKind
+from vgpu.ledger.limit_verdict import UNCAPPED
 from vgpu.model.reasons import Reason
 
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
@@ -123,6 +125,26 @@ CONTAINERS: Final = RuleGroup(
             " with vgpu_container_memory_accounted_bytes to see what the sharing library misses."
             " The"
             " reconciler's rule over_limit can evict a pod that stays over it.",
+        ),
+        Alert(
+            "VgpuContainerUncapped",
+            WARNING,
+            once_a_node(
+                own_names(
+                    lambda which: (
+                        f'vgpu_container_limit_state{{state=~"{any_of(UNCAPPED)}", {which}}}'
+                    )
+                ),
+                "namespace",
+                "pod",
+                "container",
+                metric="vgpu_container_limit_state",
+            ),
+            "5m",
+            f"{THE_CONTAINER} has no GPU memory limit in force",
+            "Its sharing system limits containers. This one on {{ $labels.node }} is not limited,"
+            " or uses more. First: read the label limit_reason of its vgpu_container_info. The"
+            " runbook has the remedy for each reason.",
         ),
         Alert(
             "VgpuContainerBlocked",

@@ -74,6 +74,9 @@ BY_DEFAULT: Final[Mapping[str, Waking]] = {
     "VgpuContainerOverLimit": Waking(
         WARNING, "A user takes memory that others were allocated, and their programs fail."
     ),
+    "VgpuContainerUncapped": Waking(
+        WARNING, "A user can take all of a GPU, and the programs of the others on it fail."
+    ),
     "VgpuOvercommitted": Waking(
         WARNING, "More is allocated than the GPU has, and the last user to need it fails."
     ),

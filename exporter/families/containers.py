@@ -161,9 +161,26 @@ CONTAINERS = FamilyTable(
             "vgpu_container_info",
             GAUGE,
             "Always 1; the sharing scheme, the source that reported the container, the layout of"
-            " its region, its phase.",
-            lambda row: {(row.scheme.value, row.source.value, row.layout, row.phase.value): 1},
-            ("scheme", "source", "layout", "phase"),
+            " its region, its phase, the reason of its limit's state.",
+            lambda row: {
+                (
+                    row.scheme.value,
+                    row.source.value,
+                    row.layout,
+                    row.phase.value,
+                    row.limit_reason.value if row.limit_reason else "",
+                ): 1
+            },
+            ("scheme", "source", "layout", "phase", "limit_reason"),
+        ),
+        Family(
+            "vgpu_container_limit_state",
+            GAUGE,
+            "Always 1; whether the container is limited: `in_place`, `missing`, `different`,"
+            " `exceeded`, `none_by_design` or `unknown` (maps, regions, the kubelet's checkpoint,"
+            " NVML). The reason is the label `limit_reason` of `vgpu_container_info`.",
+            lambda row: {(row.limit_reason.state.value,): 1} if row.limit_reason else {},
+            ("state",),
         ),
         Family(
             "vgpu_container_blocked",

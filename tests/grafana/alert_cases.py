@@ -295,6 +295,13 @@ CASES = (
         labels={**CONTAINER, **DEVICE},
         value="150%",
     ),
+    Case(
+        "VgpuContainerUncapped",
+        {f'vgpu_container_limit_state{{{WHO},state="missing"}}': "1x120"},
+        {f'vgpu_container_limit_state{{{WHO},state="in_place"}}': "1x120"},
+        labels={"namespace": "team", "pod": "train-0", "container": "main"},
+        lacks=("instance", "job"),
+    ),
     Case(  # nothing of a higher priority has launched a kernel since the beginning
         "VgpuContainerBlocked",
         two_of_a_gpu(1, other_kernel="0x120"),
@@ -572,6 +579,18 @@ QUIET = (
     Quiet("VgpuIdleWhileOthersWait", "nobody is idle", WAITS, job="vgpu-reconciler"),
     Quiet("VgpuEccUncorrected", "of an earlier life of the GPU", {ECC % "aggregate": "9x120"}),
     Quiet("VgpuThermalSlowdown", "as the power limit has it", {clock("sw_power_cap"): "1x120"}),
+    *(
+        Quiet(
+            "VgpuContainerUncapped",
+            why,
+            {f'vgpu_container_limit_state{{{WHO},state="{state}"}}': "1x120"},
+        )
+        for state, why in (
+            ("unknown", "nothing shows that it is not limited"),
+            ("different", "it is limited"),
+            ("none_by_design", "its system limits nothing"),
+        )
+    ),
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),
     Quiet("VgpuContainerMemoryNearLimit", "another alert reports it", memory(150, 100)),
     Quiet("VgpuContainerBlocked", "something more important works", two_of_a_gpu(1)),

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.ledger.regions import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage, is_over
 from vgpu.model.facts import RegionFile, TokenClient, TokenSample
@@ -65,7 +66,8 @@ class ContainerUsage(msgspec.Struct, gc=False):
 
     ``pod`` has no names where they are unknown; ``container`` is "" where only the pod is known.
     ``scheme`` and ``phase`` are the ledger's; ``source`` is the first that reports the container.
-    The other fields are what its region reports.
+    ``limit_reason`` is why it is limited, or not; None without a share. The other fields are what
+    its region reports.
     """
 
     pod: PodRef
@@ -77,6 +79,7 @@ class ContainerUsage(msgspec.Struct, gc=False):
     blocked: bool | None = None
     priority: int | None = None
     last_kernel_time: int | None = None
+    limit_reason: LimitReason | None = None
     shares: dict[str, ShareUsage] = {}
 
     def share(self, device: str) -> ShareUsage:

@@ -46,13 +46,14 @@ class GpuProcess(msgspec.Struct, frozen=True, gc=False):
     """One process on one device, by host pid.
 
     ``used_bytes`` is None where the driver hides it. ``graphics`` is a process without a compute
-    context, such as a display server: type G of ``nvidia-smi``.
+    context, such as a display server: type G of ``nvidia-smi``. ``mps`` is a client of MPS.
     """
 
     pid: int
     device: str
     used_bytes: int | None
     graphics: bool = False
+    mps: bool = False
 
 
 class GpuSample(msgspec.Struct, frozen=True):
@@ -253,6 +254,45 @@ class MpsClientLimits(msgspec.Struct, frozen=True, gc=False):
     thread_percent: int | None = None
 
 
+class MappedFile(msgspec.Struct, frozen=True, gc=False):
+    """A file in /proc/<pid>/maps: its name without folders, its device and its inode.
+
+    ``device`` is ``<major>:<minor>``, decimal; ``deleted`` is whether it was removed since.
+    """
+
+    name: str
+    device: str
+    inode: int
+    deleted: bool = False
+
+
+class LinkedProcess(msgspec.Struct, frozen=True):
+    """What a process has loaded of the libraries that limit.
+
+    Attributes:
+        files: the mapped files whose names are those of such libraries.
+        dynamic: whether a dynamic loader is mapped; a static binary has none.
+        disabled: whether its environment has CUDA_DISABLE_CONTROL.
+        preload: the files in LD_PRELOAD of its environment.
+    """
+
+    files: tuple[MappedFile, ...] = ()
+    dynamic: bool = True
+    disabled: bool = False
+    preload: tuple[str, ...] = ()
+
+
+class NodeLibrary(msgspec.Struct, frozen=True, gc=False):
+    """A file of a library that limits, as its system has installed it on the node.
+
+    ``library`` is what its name begins with, ``device`` is ``<major>:<minor>``, decimal.
+    """
+
+    library: str
+    device: str
+    inode: int
+
+
 class PodPids(msgspec.Struct, frozen=True):
     """The processes of a pod, by the pids that they have inside their containers.
 
@@ -281,6 +321,12 @@ class ProcessSample(msgspec.Struct, frozen=True):
         pod_pids: the processes of the living pods for whose region slots the host pids were not
             enough, by pod UID.
         mps_servers: host pids of servers of MPS outside of containers.
+        reads_maps: whether maps and environments of processes in containers are read.
+        linked: host pid -> what the process has loaded, of those that could be read.
+        libraries: the files of the libraries that limit, on the node.
+        static: host pids of processes in containers whose program is a static binary, where maps
+            are not read.
+        has_cgpu: whether the kernel has the module of cGPU; None if that was not read.
     """
 
     owners: Mapping[int, ProcessOwner | None]
@@ -292,6 +338,11 @@ class ProcessSample(msgspec.Struct, frozen=True):
     ended: frozenset[int] = frozenset()
     pod_pids: Mapping[str, PodPids] = {}
     mps_servers: frozenset[int] = frozenset()
+    reads_maps: bool = False
+    linked: Mapping[int, LinkedProcess] = {}
+    libraries: tuple[NodeLibrary, ...] = ()
+    static: frozenset[int] = frozenset()
+    has_cgpu: bool | None = None
 
 
 # ---------------------------------------------------------------- the kubelet

@@ -18,6 +18,7 @@ from vgpu.model.names import Scheme, Sharing
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.limit_ways import UNREAD, LimitWay
 
 
 class KubeletGrant(msgspec.Struct, frozen=True):
@@ -262,6 +263,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
         named_devices: the kubelet's IDs of one resource -> the devices that they name; None for
             IDs that are not of this system, or that only count.
+        limit_way: how the system limits its containers.
     """
 
     name: str
@@ -284,6 +286,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
     named_devices: Callable[[KubeletGrant], NamedDevices | None] | None = None
+    limit_way: LimitWay = UNREAD
 
 
 _Sized = TypeVar("_Sized", Request, Share, Device)

@@ -15,6 +15,7 @@ from vgpu.ledger.from_api import registered
 from vgpu.ledger.from_kubelet import GrantContext
 from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
+from vgpu.ledger.limit_states import LimitSources, OverCounts, with_limits
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.merge import ResolutionCache
 from vgpu.ledger.node import NodeFiles, NodeSamples, StatementCache, read_samples
@@ -25,6 +26,7 @@ from vgpu.model.facts import GpuSample, ProcessSample
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import registry
+from vgpu.schemes.volcano.env import is_controlled
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
 
 Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
@@ -44,6 +46,9 @@ class LedgerBuilder:
         self._ledger_inputs: Any = None
         self._usage_inputs: Any = None
         self._usage = NodeUsage()
+        self._over: OverCounts = {}
+        self._limited = NodeUsage()
+        self._limit_inputs: Any = None
         self._evidence, self._files = Evidence(), NodeFiles()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
@@ -72,7 +77,32 @@ class LedgerBuilder:
             self._usage_inputs = None
             self._usage = _kept(self._usage, self._node_usage(observation))
             self._usage_inputs = inputs
-        return self._usage
+        return self._with_limits(observation)
+
+    def _with_limits(self, observation: Observation) -> NodeUsage:
+        """The usage with the verdict of each limit; a use that is over it is judged again."""
+        inputs = self._usage, self._ledger
+        kept = self._limit_inputs
+        is_same = kept is not None and all(a is b for a, b in zip(inputs, kept, strict=True))
+        if not is_same or 1 in self._over.values():
+            self._limit_inputs = None
+            pods = observation.pods
+            sources = LimitSources(
+                observation.incomplete,
+                frozenset(
+                    (node_uid(pod), container.name)
+                    for pod in (pods.pods if pods else ())
+                    for container in pod.containers
+                    if container.env and not is_controlled(container.env)
+                ),
+                self._over,
+            )
+            judged, self._over = with_limits(
+                self._usage, self._index, self._files, observation, sources
+            )
+            self._limited = _kept(self._limited, judged)
+            self._limit_inputs = inputs
+        return self._limited
 
     def _node_usage(self, observation: Observation) -> NodeUsage:
         pods = observation.pods

@@ -145,7 +145,7 @@ class MpsClients:
                 continue
             path = f"{self._procfs}/{pid}/environ"
             try:
-                self._limits[pid] = client_limits(_read_environment(path))
+                self._limits[pid] = client_limits(read_environment(path))
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ESRCH):
                     rejections.append(translated(error, path).rejection())
@@ -173,7 +173,7 @@ def is_mps_server(procfs: str, pid: int) -> bool:
         os.close(fd)
 
 
-def _read_environment(path: str) -> bytes:
+def read_environment(path: str) -> bytes:
     """The environment, up to the last whole variable of its first part. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -26,10 +26,11 @@ from vgpu.sources.nvml_queries import (
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
 GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
+MPS_CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 PROCESS_LISTS = (
     COMPUTE,
     GRAPHICS,
-    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    MPS_CLIENTS,
 )
 MOST_INSTANCES = 64  # no GPU has had more than 7
 CLOCK_SLACK_SECONDS = 60
@@ -260,9 +261,13 @@ class GpuReader(DeviceReader):
         """The processes on the GPU, or with MIG on its ``parts``; None if they are unknown."""
         lists: list[tuple[bool, Iterable[tuple[int, ...]]]] = []
         complete = True
+        clients: set[int] = set()
         for symbol in tuple(self._lists):
             try:
-                lists.append((symbol == GRAPHICS, self._driver.processes(symbol, self.handle)))
+                entries = [*self._driver.processes(symbol, self.handle)]
+                lists.append((symbol == GRAPHICS, entries))
+                if symbol == MPS_CLIENTS:
+                    clients.update(pid for pid, *_ in entries)
             except CallError as error:
                 if error.code in UNSUPPORTED:
                     self._lists.remove(symbol)
@@ -272,7 +277,7 @@ class GpuReader(DeviceReader):
         if not complete or COMPUTE not in self._lists:
             return None
         places = None if parts is None else {_instance_ids(part): part.uuid for part in parts}
-        return merge(lists, self.uuid, places, total)
+        return merge(lists, self.uuid, places, total, clients)
 
     def _utilization(self, now: float) -> dict[int, float] | None:
         """SM utilisation by pid since the last time; None if it is unknown."""

@@ -6,7 +6,7 @@ contradicts itself is refused as a whole.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -52,6 +52,7 @@ def merge(
     device: str,
     instances: Mapping[tuple[int, int], str] | None,
     total: float | None,
+    clients: Collection[int] = (),
 ) -> Merged:
     """The processes by (pid, device) from the entries of all of a GPU's lists.
 
@@ -64,6 +65,7 @@ def merge(
         device: the GPU's UUID.
         instances: with MIG, (GPU instance, compute instance) -> UUID of the MIG device.
         total: the GPU's memory in bytes, if known.
+        clients: pids of the clients of MPS.
 
     Raises:
         InvalidListError: an entry has no pid, or more memory than the GPU.
@@ -90,7 +92,7 @@ def merge(
             known = merged.get(key)
             merged[key] = known if used == NOT_AVAILABLE else max(used, known or 0)
     processes = tuple(
-        GpuProcess(pid, where, used, (pid, where) not in computing)
+        GpuProcess(pid, where, used, (pid, where) not in computing, pid in clients)
         for (pid, where), used in merged.items()
     )
     if instances is None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from vgpu.model.facts import (
     SLOT_DEAD,
+    LinkedProcess,
     MpsClientLimits,
+    NodeLibrary,
     PodPids,
     ProcessOwner,
     ProcessSample,
@@ -24,6 +26,7 @@ from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
 from vgpu.sources.container_processes import PodPidReader
 from vgpu.sources.files import list_folder, printable, translated
+from vgpu.sources.linked_libraries import LinkedLibraries, is_static
 from vgpu.sources.mps import MpsClients, is_mps_server
 from vgpu.sources.pid_watch import PidWatch
 
@@ -48,6 +51,9 @@ V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "systemd")
 """Hierarchies in which the kubelet makes its tree, the likeliest first."""
 
 QOS_CLASSES = ("burstable", "besteffort")
+
+CGPU = "cgpu_km"
+"""The folder of procfs that the kernel module of Aliyun's cGPU makes."""
 
 _SCOPE = re.compile(r"(?:(?P<prefix>[a-z][a-z0-9-]{0,62})-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
@@ -145,6 +151,9 @@ class ProcessSource:
         self._pod_pids = PodPidReader(procfs)
         self._parsed: dict[bytes, ProcessOwner | None] = {}
         self._clients = MpsClients(procfs)
+        self._libraries = LinkedLibraries(procfs)
+        self._static: frozenset[int] = frozenset()
+        self._checked: frozenset[int] = frozenset()
         self._samples = 0
 
     def sample(self, pids: Iterable[int], regions: Iterable[RegionFile] = ()) -> ProcessSample:
@@ -167,6 +176,12 @@ class ProcessSource:
             rejections.append(error.rejection())
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
         clients = self._mps_clients(owners, rejections) if self._bare else {}
+        linked: dict[int, LinkedProcess] = {}
+        libraries: tuple[NodeLibrary, ...] = ()
+        if self._bare:
+            in_pods = [pid for pid, owner in owners.items() if owner and owner.pod_uid]
+            linked = self._libraries.sample(in_pods, rejections)
+            libraries = self._libraries.node_files(rejections)
         sees_host = sees_host_processes(self._procfs)
         if not sees_host:
             rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
@@ -180,6 +195,11 @@ class ProcessSource:
             self._ended,
             self._pids_of_pods(regions, bare, live_pods or {}) if sees_host else {},
             self._mps_servers(owners),
+            self._bare,
+            linked,
+            libraries,
+            frozenset() if self._bare else self._static_pids(owners),
+            Path(self._procfs, CGPU).exists(),
         )
 
     def _pids_of_pods(
@@ -258,6 +278,23 @@ class ProcessSource:
             self._owners = owners
         self._ended = ((self._ended | before.keys()) & pids) - owners.keys()
         return self._owners, hidden
+
+    def _static_pids(self, owners: Mapping[int, ProcessOwner | None]) -> frozenset[int]:
+        """The processes in pods that run a static binary; read again as often as their cgroups."""
+        watch = self._watch if is_own_procfs(self._procfs) else None
+        static = set()
+        for pid, owner in owners.items():
+            if owner is None or not owner.pod_uid:
+                continue
+            is_turn = not (pid + self._samples) % SAMPLES_OF_TRUST
+            if watch is None or pid not in watch or pid not in self._checked or is_turn:
+                if is_static(self._procfs, pid):
+                    static.add(pid)
+            elif pid in self._static:
+                static.add(pid)
+        self._checked = frozenset(owners)
+        self._static = frozenset(static)
+        return self._static
 
     def _parse(self, content: bytes) -> ProcessOwner | None:
         if content not in self._parsed:

@@ -14,6 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vgpu.inventory import short_notes
+from vgpu.ledger.limit_verdict import UNCAPPED, limit_word
 from vgpu.ledger.usage import is_over
 from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpucli.top.keys import Sort
@@ -48,7 +49,8 @@ LEAST_NAME, SPACIOUS = 14, 18
 """Minimum width of a name beside optional columns, and the width in which a namespace has room."""
 
 WIDE = 100
-"""Minimum width with columns for the state and for the limit as a part of the GPU."""
+"""Minimum width with columns for the state, for the limit as a part of the GPU, and for whether it
+is in force."""
 
 HELP = (
     "sort: n name",
@@ -319,7 +321,7 @@ class ColumnLayout:
         """The width of all that is not a name, a bar or a spark."""
         widths = {"scheme": 10, "acct": 6, "sm": 5}
         shown = sum(width for title, width in widths.items() if title not in self._hidden)
-        return 2 + 16 + shown + (10 if self.wide else 0)
+        return 2 + 16 + shown + (20 if self.wide else 0)
 
     def _columns(self) -> Iterator[TextColumn]:
         yield TextColumn("container", self.name, _name)
@@ -331,6 +333,8 @@ class ColumnLayout:
             yield TextColumn("scheme", 9, _scheme_or_state)
         if self.bar:
             yield TextColumn("of limit", self.bar, _used_bar)
+        if self.wide:
+            yield TextColumn("LIMIT", 9, _limit_state)
         yield TextColumn("used", 5, lambda share, _: Text(short(share.used), _colour(share)), True)
         yield TextColumn("limit", 5, lambda share, _: Text(_limit(share)), True)
         yield TextColumn("acct", 5, lambda share, _: Text(short(share.accounted)), True)
@@ -376,7 +380,14 @@ def _state(share: PageShare) -> tuple[str, str]:
     """The text for an unusual state, and its style."""
     if share.blocked:
         return "blocked", "yellow"
+    if share.limit_state in UNCAPPED:
+        return limit_word(share.limit_state), "bold red"
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
+
+
+def _limit_state(share: PageShare, _: LinePlace) -> Text:
+    style = "bold red" if share.limit_state in UNCAPPED else ""
+    return Text(limit_word(share.limit_state) or UNKNOWN, style)
 
 
 def _state_or_part(share: PageShare, place: LinePlace) -> Text:

@@ -87,7 +87,8 @@ class PageShare(msgspec.Struct, frozen=True):
     ``limit`` is what it may use; if no source reports that, what it was ``allocated``. ``cores`` is
     the part of the device's cores that it was allocated. ``node`` is the node's name where several
     are shown. ``sharing`` is how NVIDIA's own plugin shares the device, "" if it does not; ``held``
-    is the number of shares, ``process_limit`` what MPS lets each process have.
+    is the number of shares, ``process_limit`` what MPS lets each process have. ``limit_state`` is
+    whether the container is limited, ``limit_reason`` why; "" if the exporter does not report it.
     """
 
     namespace: str
@@ -109,6 +110,8 @@ class PageShare(msgspec.Struct, frozen=True):
     sharing: str = ""
     held: int = 0
     process_limit: float | None = None
+    limit_state: str = ""
+    limit_reason: str = ""
 
     @property
     def name(self) -> str:
@@ -284,8 +287,10 @@ class _Page:
             reasons = self.reasons.setdefault(labels.get("collector", ""), [])
             reasons.append(labels.get("reason", ""))
         elif name == "vgpu_container_info":
-            facts = {key: labels.get(key, "") for key in ("scheme", "phase")}
+            facts = {key: labels.get(key, "") for key in ("scheme", "phase", "limit_reason")}
             self.containers.setdefault(_key(labels), {}).update(facts)
+        elif name == "vgpu_container_limit_state":
+            self.containers.setdefault(_key(labels), {})["limit_state"] = labels.get("state", "")
         elif name == "vgpu_container_blocked":
             self.containers.setdefault(_key(labels), {})["blocked"] = bool(value)
         elif name in (UNIT, UNIT_CONFIRMED, UNIT_FITTING):

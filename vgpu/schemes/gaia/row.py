@@ -18,6 +18,7 @@ from vgpu.schemes.gaia.codec import (
 )
 from vgpu.schemes.gaia.node import CORE, MODEL_LABEL
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
+from vgpu.schemes.limit_ways import VCUDA
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectCause,
@@ -97,4 +98,5 @@ GAIA_ROW: Final = SchemeRow(
     ),
     defect=SchedulerDefect(DefectCause.CACHE_BEHIND),
     adapter="gaia",
+    limit_way=VCUDA,
 )

@@ -26,6 +26,7 @@ from vgpu.schemes.gpushare.node import (
     UNHEALTHY_NAMESPACE,
     unhealthy_name,
 )
+from vgpu.schemes.limit_ways import CGPU
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectCause,
@@ -125,6 +126,7 @@ GPUSHARE_ROW: Final = SchemeRow(
     ),
     defect=SchedulerDefect(DefectCause.FREE_BELOW_ZERO),
     adapter="gpushare",
+    limit_way=CGPU,
     shares_cores=False,
     never_serves=never_serves,
     unhealthy_map=UnhealthyMap(UNHEALTHY_NAMESPACE, unhealthy_name, UNHEALTHY_KEY),

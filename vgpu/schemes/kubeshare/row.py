@@ -12,6 +12,7 @@ from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT, parse_config
 from vgpu.schemes.kubeshare.labels import CLAIM
 from vgpu.schemes.kubeshare.node import GPU_INFO, holder
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX, join
+from vgpu.schemes.limit_ways import GEMINI
 from vgpu.schemes.row import (
     KeyPrefixes,
     LimitFiles,
@@ -83,4 +84,5 @@ KUBESHARE_ROW: Final = SchemeRow(
     has_allocate=False,  # holder pods stand in place of a plugin of its own
     join=join,
     keeps_for_others=_is_holder,
+    limit_way=GEMINI,
 )

@@ -13,6 +13,7 @@ from vgpu.model.names import Scheme
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.limit_ways import HAMI_CORE
 from vgpu.schemes.nvidia.resources import is_only_nvidias
 from vgpu.schemes.row import (
     AnnotationRepair,
@@ -216,6 +217,7 @@ VOLCANO_ROW: Final = SchemeRow(
     repair=_repair(VOLCANO, read_only=(legacy_format.MEMORY, legacy_format.NUMBER)),
     defect=SchedulerDefect(DefectCause.SAME_GPU_TWICE, DefectSign.SAME_POD),
     adapter="volcano",
+    limit_way=HAMI_CORE,
 )
 
 HAMI_ROW: Final = SchemeRow(
@@ -240,6 +242,7 @@ HAMI_ROW: Final = SchemeRow(
     repair=_repair(HAMI),
     defect=SchedulerDefect(DefectCause.INIT_CONTAINERS_MISCOUNTED, DefectSign.INIT_CONTAINERS),
     adapter="volcano",
+    limit_way=HAMI_CORE,
     is_foreign=whole_gpus,
     is_renamed=advertises_others,
 )

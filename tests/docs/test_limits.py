@@ -1,0 +1,39 @@
+"""docs/limits.md: each state, way of limiting and reason, and a remedy with a command for each."""
+
+import re
+from pathlib import Path
+
+from tests.support.defects import no_defects
+from tests.support.environment import ROOT
+from vgpu.ledger.limit_verdict import LimitReason, LimitState
+from vgpu.schemes.limit_ways import WAYS
+
+PAGE = Path(ROOT, "docs/limits.md").read_text()
+SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@no_defects
+def test_each_reason_has_its_remedy_with_a_command():
+    for reason in LimitReason:
+        section = SECTIONS.get(reason.value, "")
+        if f"`{reason.state}`: {reason.explanation}." not in section:
+            yield f"{reason}: not its state and explanation"
+        if not re.search(r"^```console\n\$ \S+", section, re.MULTILINE):
+            yield f"{reason}: no command"
+    for name in SECTIONS.keys() - {reason.value for reason in LimitReason}:
+        yield f"{name}: no reason"
+
+
+def test_the_reasons_stand_in_the_order_in_which_they_decide():
+    assert [*SECTIONS] == [reason.value for reason in LimitReason]
+
+
+@no_defects
+def test_the_tables_are_those_of_the_code():
+    for state in LimitState:
+        if f"| `{state}` | {state.explanation} |" not in PAGE:
+            yield str(state)
+    for way in WAYS:
+        row = f"| {way.name} | {way.proves} | {way.disproves} | {way.unknown or '–'} |"
+        if row not in PAGE:
+            yield way.name

@@ -1,0 +1,269 @@
+"""Whether containers are limited: real processes, with a stand-in for the library, and their maps.
+
+The procfs has the kernel's own files of these processes, and cgroups of pods, which no test can
+make. ``1/root`` is the node with the library in its folder.
+"""
+
+import subprocess
+
+import msgspec
+import pytest
+
+from tests.support.fake_shim.build import LIBRARY, library, program
+from tests.support.regions import a_region, place
+from vgpu.ledger.limit_verdict import LimitReason, LimitState
+from vgpu.model.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    RegionDevice,
+)
+from vgpu.model.names import PodRef
+from vgpu.model.units import GIB, MIB
+from vgpu.schemes.registry import registry
+from vgpu.sources.ledger_builder import LedgerBuilder
+from vgpu.sources.observation import Observation
+from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
+from vgpu.sources.shim import ShimSource
+
+GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+POD = PodRef("00000000-0000-0000-0000-000000ab0000", "ml", "train-0")
+CONTAINER = "a" * 64
+CGROUP = f"0::/kubepods/pod{POD.uid}/{CONTAINER}\n"
+PROFILES = ("minimal", "standard", "full")
+LIMIT = 4 * GIB
+
+
+class Container:
+    """A container of a pod with 4 GiB of a GPU by Volcano's plugin, and its processes."""
+
+    def __init__(self, folder):
+        self.proc = folder / "proc"
+        (self.proc / "self" / "ns").mkdir(parents=True)
+        (self.proc / "self" / "ns" / "pid").symlink_to(HOST_PID_NAMESPACE)
+        self.host = folder / "host" / "usr/local/vgpu"
+        self.host.mkdir(parents=True)
+        (self.proc / "1").mkdir()
+        (self.proc / "1" / "root").symlink_to(folder / "host")
+        self.library = self.host / LIBRARY
+        self.library.write_bytes(library().read_bytes())
+        self.roots = folder / "regions"
+        self.region_file = None
+        self.processes = []
+        self.answer = {"NVIDIA_VISIBLE_DEVICES": GPU, "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
+        self.sources = {}
+        self.builder = LedgerBuilder(registry().codecs({"volcano": MIB}), "node-1")
+
+    def region(self, limit=LIMIT, device=GPU):
+        region = msgspec.structs.replace(
+            a_region("v1.2", devices=1, processes=()),
+            devices=(RegionDevice(device, limit, 30),),
+        )
+        self.region_file = place(self.roots, region)
+
+    def start(self, *command, preload=None, **env):
+        """A process that has the library loaded, unless ``preload`` is another one or none."""
+        preload = self.library if preload is None else preload
+        environment = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.region_file), **env}
+        if preload:
+            environment["LD_PRELOAD"] = str(preload)
+        process = subprocess.Popen(
+            command or [program()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        assert process.stdout.readline() == b"\n"
+        self.processes.append(process)
+        entry = self.proc / str(process.pid)
+        entry.mkdir()
+        (entry / "cgroup").write_text(CGROUP)
+        for name in ("maps", "environ", "stat", "status"):
+            (entry / name).symlink_to(f"/proc/{process.pid}/{name}")
+        return process
+
+    def process_source(self, profile):
+        if profile not in self.sources:
+            bare = profile == "full"
+            self.sources[profile] = ProcessSource(
+                str(self.proc), str(self.proc), bare=bare, watch=False
+            )
+        return self.sources[profile]
+
+    def observation(self, profile, used=GIB):
+        pids = [process.pid for process in self.processes]
+        shim = ShimSource((str(self.roots),), required=False).sample()
+        grant = Grant(POD.uid, "main", "volcano.sh/vgpu-number", (f"{GPU}-0",), self.answer)
+        names = {CONTAINER: ContainerName(POD.namespace, POD.name, "main", POD.uid)}
+        return Observation(
+            gpu=GpuSample(
+                (Gpu(GPU, 0, {}, {("memory_total_bytes",): 24.0 * GIB}),),
+                processes=tuple(GpuProcess(pid, GPU, used) for pid in pids),
+                processes_known=frozenset({GPU}),
+            ),
+            shim=shim,
+            kubelet=KubeletSample(
+                {POD.uid: POD}, names, None if profile == "minimal" else (grant,)
+            ),
+            process=None
+            if profile == "minimal"
+            else self.process_source(profile).sample(pids, shim.files),
+        )
+
+    def reason(self, profile, used=GIB):
+        observation = self.observation(profile, used)
+        self.builder.ledger(observation)
+        containers = self.builder.usage(observation).containers
+        (reason,) = [each.limit_reason for each in containers if each.pod.uid == POD.uid]
+        return reason
+
+    def end(self):
+        for process in self.processes:
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def container(tmp_path):
+    made = Container(tmp_path)
+    yield made
+    made.end()
+
+
+# ---------------------------------------------------------------- set up as it should be
+
+
+@pytest.mark.parametrize(
+    ("profile", "reason"),
+    [
+        ("minimal", LimitReason.NO_PROCESSES_SEEN),
+        ("standard", LimitReason.LIBRARY_WRITES),
+        ("full", LimitReason.LIBRARY_MAPPED),
+    ],
+)
+def test_a_process_with_the_library_is_limited_as_far_as_the_profile_shows(
+    container, profile, reason
+):
+    container.region()
+    container.start()
+    assert container.reason(profile) is reason
+
+
+def test_an_avoided_hook_is_seen_when_more_is_used_and_decides_at_the_next_sample(container):
+    container.region()
+    container.start()
+    states = [container.reason("full", used).state for used in (GIB, 6 * GIB, 6 * GIB, GIB)]
+    assert states == [
+        LimitState.IN_PLACE,
+        LimitState.UNKNOWN,
+        LimitState.EXCEEDED,
+        LimitState.IN_PLACE,
+    ]
+
+
+def test_the_use_counts_whatever_the_set_up_is(container):
+    container.region(limit=0)
+    container.start(preload="")
+    container.reason("full", 6 * GIB)
+    assert container.reason("full", 6 * GIB) is LimitReason.OVER_LIMIT
+
+
+# ---------------------------------------------------------------- never limited
+
+
+def without_preload(container):
+    container.region()
+    container.start(preload="")
+
+
+def another_program_under_the_pid(container):
+    container.region()
+    process = container.start(program(), program(static=True))
+    container.reason("full")
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"\n"
+
+
+def a_static_binary(container):
+    container.region()
+    container.start(program(static=True))
+
+
+def a_copy_of_the_library(container):
+    container.region()
+    copy = container.roots.parent / LIBRARY
+    copy.write_bytes(container.library.read_bytes())
+    container.start(preload=copy, CUDA_DEVICE_MEMORY_SHARED_CACHE="/nonexistent")
+
+
+def a_region_that_nobody_writes(container):
+    container.region()
+    container.start(CUDA_DEVICE_MEMORY_SHARED_CACHE="/nonexistent")
+
+
+def disabled_control(container):
+    container.region()
+    container.start(CUDA_DISABLE_CONTROL="true")
+
+
+def a_limit_of_0(container):
+    container.region(limit=0)
+    container.start()
+
+
+def an_answer_without_a_limit(container):
+    container.answer["CUDA_DEVICE_MEMORY_LIMIT_0"] = "0m"
+    container.region(limit=0)
+    container.start()
+
+
+def one_of_two_processes(container):
+    container.region()
+    container.start()
+    container.start(preload="")
+
+
+def a_library_that_was_removed(container):
+    container.region()
+    copy = container.library.with_name("libvgpu.so.old")
+    copy.write_bytes(container.library.read_bytes())
+    container.start(preload=copy, CUDA_DEVICE_MEMORY_SHARED_CACHE="/nonexistent")
+    copy.unlink()
+
+
+def another_preload(container):
+    container.region()
+    other = container.roots.parent / "libother.so"
+    other.write_bytes(library().read_bytes())
+    environment = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/nonexistent"}
+    container.start(preload=f"{other}:{container.library}", **environment)
+
+
+FULL = {
+    without_preload: LimitReason.LIBRARY_NOT_MAPPED,
+    another_program_under_the_pid: LimitReason.STATIC_BINARY,
+    a_static_binary: LimitReason.STATIC_BINARY,
+    a_copy_of_the_library: LimitReason.LIBRARY_COPY,
+    a_region_that_nobody_writes: LimitReason.REGION_NOT_WRITTEN,
+    disabled_control: LimitReason.CONTROL_DISABLED,
+    a_limit_of_0: LimitReason.LIMIT_ZERO,
+    an_answer_without_a_limit: LimitReason.LIMIT_ZERO,
+    one_of_two_processes: LimitReason.LIBRARY_NOT_MAPPED,
+    a_library_that_was_removed: LimitReason.LIBRARY_REPLACED,
+    another_preload: LimitReason.SECOND_PRELOAD,
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("evasion", FULL, ids=lambda evasion: evasion.__name__)
+def test_a_process_that_is_not_limited_is_never_in_place(container, evasion, profile):
+    evasion(container)
+    reason = container.reason(profile)
+    assert reason.state is not LimitState.IN_PLACE
+    if profile == "full":
+        assert reason is FULL[evasion]

@@ -1,0 +1,1 @@
+"""A stand-in for HAMi-core's library, and programs that load it or do not."""

@@ -1,0 +1,310 @@
+"""The evidence of each container's limit, gathered from one sample, and the verdicts. Pure.
+
+It is read from the ledger, from the use of the node, and from what the collectors brought; the
+meaning is in :mod:`vgpu.ledger.limit_verdict`.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from vgpu.ledger.conflicts import ConflictKind
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
+from vgpu.ledger.entries import Holding
+from vgpu.ledger.index import LedgerIndex
+from vgpu.ledger.limit_verdict import (
+    LimitedProcess,
+    LimitEvidence,
+    LimitReason,
+    Linked,
+    verdict,
+    worst,
+)
+from vgpu.ledger.node import NodeFiles
+from vgpu.ledger.usage import Place, is_over
+from vgpu.model.allocation import Share
+from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
+from vgpu.model.names import Phase, Scheme, Sharing, Source
+from vgpu.model.units import WHOLE_DEVICE_MILLI
+from vgpu.schemes.limit_ways import (
+    HAMI_CORE,
+    MIG,
+    MPS,
+    TIME_SLICING,
+    UNREAD,
+    WHOLE_GPU,
+    LibraryFile,
+    LimitKind,
+    LimitWay,
+)
+from vgpu.schemes.registry import registry
+
+OverCounts = Mapping[tuple[str, str, str], int]
+"""(pod UID, container, device) -> number of consecutive samples over the limit, 2 for more."""
+
+_OF_SHARING: Mapping[Sharing, LimitWay] = {
+    Sharing.EXCLUSIVE: WHOLE_GPU,
+    Sharing.TIME_SLICING: TIME_SLICING,
+    Sharing.MIG_TIME_SLICING: TIME_SLICING,
+    Sharing.MPS: MPS,
+    Sharing.MIG: MIG,
+    Sharing.UNKNOWN: UNREAD,
+}
+
+_PROCESS_ONLY = (Source.PROCESS,)
+
+SIZE_CONFLICTS = frozenset({ConflictKind.SIZE_DIFFERS, ConflictKind.LIMIT_DIFFERS})
+"""Conflicts of the ledger about how large a share or its limit is."""
+
+CONTRADICTING = frozenset(
+    {"nvml", "process", "shim", "kubelet", "limits", "own", "pods", "resource_claims"}
+)
+"""The collectors whose data may contradict any set-up."""
+
+_ALLOCATORS = frozenset({"libjemalloc", "libtcmalloc", "libmimalloc"})
+"""Libraries that programs preload often, and that replace no call of the driver."""
+
+
+class LimitSources(msgspec.Struct, frozen=True):
+    """What the verdicts need beside the ledger and the use.
+
+    Attributes:
+        incomplete: the collectors that are on and did not bring all of their data.
+        disabled: the containers whose spec has CUDA_DISABLE_CONTROL.
+        over: the counts of the sample before.
+    """
+
+    incomplete: AbstractSet[str] = frozenset()
+    disabled: AbstractSet[Place] = frozenset()
+    over: OverCounts = {}
+
+
+def with_limits(
+    usage: NodeUsage,
+    index: LedgerIndex,
+    files: NodeFiles,
+    samples: CollectorSamples,
+    sources: LimitSources,
+) -> tuple[NodeUsage, OverCounts]:
+    """The usage with the verdict of each container that has a share, and the new counts."""
+    gather = _Gatherer(usage, index, files, samples, sources)
+    containers = [
+        container
+        if (reason := gather.reason(container)) is container.limit_reason
+        else msgspec.structs.replace(container, limit_reason=reason)
+        for container in usage.containers
+    ]
+    return msgspec.structs.replace(usage, containers=tuple(containers)), gather.over
+
+
+class _Region(msgspec.Struct, frozen=True):
+    """What the region of a container shows: the host pids of its live slots, and its devices."""
+
+    pids: frozenset[int]
+    devices: frozenset[str]
+
+
+class _Gatherer:
+    """Gathers the evidence of containers from one sample; ``over`` are the new counts."""
+
+    def __init__(
+        self,
+        usage: NodeUsage,
+        index: LedgerIndex,
+        files: NodeFiles,
+        samples: CollectorSamples,
+        sources: LimitSources,
+    ) -> None:
+        self._index = index
+        self._samples = samples
+        self._sources = sources
+        self._failed = not CONTRADICTING.isdisjoint(sources.incomplete)
+        self.over: dict[tuple[str, str, str], int] = {}
+        process, gpu = samples.process, samples.gpu
+        self._sees = process.sees_host if process else "process" in sources.incomplete
+        self._known = gpu.processes_known if gpu and process and self._sees else frozenset[str]()
+        self._instances = {each.uuid for each in gpu.gpus if each.parent} if gpu else set[str]()
+        self._pids = {
+            (each.pod_uid, each.container, each.device): each.pids for each in usage.processes
+        }
+        self._regions = {
+            (report.file.pod_uid, report.file.container): _Region(
+                frozenset(filter(None, report.host_pids)),
+                frozenset(device.uuid for device in report.file.region.devices),
+            )
+            for report in (*files.regions_inside, *files.regions)
+            if report.statement is not None
+        }
+        answers = (*index.grants, *index.own)
+        self._answered = {
+            (statement.pod.uid, statement.container)
+            for statement, _ in answers
+            if any(statement.limits) or statement.source is Source.OWN_CHECKPOINT
+        }
+        self._differing = {
+            (conflict.pod.uid, conflict.container, conflict.device)
+            for conflict in index.ledger.conflicts
+            if conflict.pod is not None and conflict.kind in SIZE_CONFLICTS
+        }
+        self._clients = (
+            {(each.pid, each.device) for each in gpu.processes if each.mps} if gpu else set()
+        )
+        self._with_clients = {device for _, device in self._clients}
+
+    def reason(self, container: ContainerUsage) -> LimitReason | None:
+        """The verdict about a container; None for one without a share."""
+        if container.phase is Phase.RELEASED:
+            return None
+        of_pod = self._index.holdings.get(container.pod.uid, {})
+        by_device = of_pod.get(container.container) or of_pod.get("", {})
+        holdings = [each for each in by_device.values() if each.sources != _PROCESS_ONLY]
+        if not holdings and container.scheme is not Scheme.NONE:
+            holdings = [_unheld(share, container) for share in container.shares.values()]
+        reasons = [verdict(self._evidence(container, holding)) for holding in holdings]
+        return worst(reasons) if reasons else None
+
+    def _evidence(self, container: ContainerUsage, holding: Holding) -> LimitEvidence:
+        device = holding.share.device
+        place = container.pod.uid, container.container
+        share = container.shares.get(device) or ShareUsage(device)
+        way = self._way(container, holding, share)
+        if way.kind in (LimitKind.NOBODY, LimitKind.DRIVER):
+            has_instance = device in self._instances
+            return LimitEvidence(way, has_instance=has_instance, failed=self._failed)
+        process = self._samples.process
+        if way.kind is LimitKind.KERNEL:
+            has_module = process.has_cgpu if process else None
+            return LimitEvidence(way, has_module=has_module, failed=self._failed)
+        known = device in self._known and (
+            share.used_bytes is not None or device not in container.shares
+        )
+        pids = self._pids.get((*place, device), ()) if known else ()
+        region = self._regions.get(place)
+        limit = 0 if share.unlimited else share.limit_bytes
+        if way is MPS:
+            limit = share.process_limit_bytes
+        reserved = holding.share.memory_bytes
+        return LimitEvidence(
+            way,
+            reads_maps=process is not None and process.reads_maps,
+            sees_processes=self._sees,
+            processes=tuple([self._process(pid, device, way, region) for pid in pids])
+            if known
+            else None,
+            reserved_bytes=reserved,
+            limit_bytes=limit,
+            differs=(*place, device) in self._differing
+            or (holding.pod.uid, holding.container, device) in self._differing,
+            other_gpu=region is not None and not region.devices <= self._devices_of(place),
+            answered=place in self._answered,
+            region=None if region is None else bool(region.pids),
+            over_samples=self._over(place, share, pids, limit or reserved, way) if known else 0,
+            failed=self._failed,
+            disabled=place in self._sources.disabled,
+        )
+
+    def _way(self, container: ContainerUsage, holding: Holding, share: ShareUsage) -> LimitWay:
+        """How the system of the share limits."""
+        if share.sharing is not None:
+            return _OF_SHARING[share.sharing]
+        if self._index.registry.parent(share.device):
+            return MIG
+        if holding.resource_claim_shares:
+            parts = holding.resource_claim_shares
+            is_whole = not any(part.resource_claim_device.share_id for part in parts)
+            return HAMI_CORE if container.layout else WHOLE_GPU if is_whole else UNREAD
+        row = registry().of(holding.scheme)
+        way = row.limit_way if row else UNREAD
+        cores = holding.share.cores_milli or 0
+        return WHOLE_GPU if way.whole_is_free and cores >= WHOLE_DEVICE_MILLI else way
+
+    def _devices_of(self, place: Place) -> AbstractSet[str]:
+        of_pod = self._index.holdings.get(place[0], {})
+        held = of_pod.get(place[1]) or of_pod.get("")
+        return held.keys() if held else self._regions[place].devices
+
+    def _over(
+        self,
+        place: Place,
+        share: ShareUsage,
+        pids: Iterable[int],
+        limit: int | None,
+        way: LimitWay,
+    ) -> int:
+        """The number of samples in which the use was over the limit, and keep it."""
+        if not limit:
+            return 0
+        if way is MPS:
+            gpu, own = self._samples.gpu, set(pids)
+            uses = [
+                each.used_bytes or 0
+                for each in (gpu.processes if gpu else ())
+                if each.pid in own and each.device == share.device
+            ]
+        else:
+            uses = [share.used_bytes or 0]
+        if not any(is_over(used, limit) for used in uses):
+            return 0
+        key = (*place, share.device)
+        self.over[key] = min(2, self._sources.over.get(key, 0) + 1)
+        return self.over[key]
+
+    def _process(
+        self, pid: int, device: str, way: LimitWay, region: _Region | None
+    ) -> LimitedProcess:
+        """What is known of a GPU process."""
+        if way is MPS:
+            is_client = (pid, device) in self._clients
+            has_clients = device in self._with_clients
+            return LimitedProcess(is_client=is_client if has_clients else None)
+        sample = self._samples.process
+        has_slot = region is not None and pid in region.pids
+        linked = sample.linked.get(pid) if sample else None
+        if sample is None or linked is None or way.library is None:
+            is_static = sample is not None and pid in sample.static
+            return LimitedProcess(Linked.STATIC if is_static else None, has_slot=has_slot)
+        return LimitedProcess(
+            linkage(linked, way.library, sample.libraries),
+            linked.disabled,
+            _preloads_other(linked, way.library),
+            has_slot,
+        )
+
+
+def _unheld(share: ShareUsage, container: ContainerUsage) -> Holding:
+    """A share that a file or an answer names, and of which nothing shows that its pod is alive."""
+    return Holding(
+        container.pod,
+        container.container,
+        Share(share.device),
+        container.scheme,
+        container.phase,
+        container.source,
+        (container.source,),
+    )
+
+
+def linkage(
+    process: LinkedProcess, library: LibraryFile, libraries: Iterable[NodeLibrary]
+) -> Linked:
+    """What a process has loaded of the library; ``libraries`` are the node's files."""
+    own = [file for file in process.files if file.name.startswith(library.name)]
+    if not own:
+        return Linked.NOTHING if process.dynamic else Linked.STATIC
+    of_node = {(file.device, file.inode) for file in libraries if file.library == library.name}
+    if not of_node:
+        return Linked.UNREAD
+    if any((file.device, file.inode) in of_node for file in own):
+        return Linked.LIBRARY
+    if any(file.deleted for file in own):
+        return Linked.REPLACED
+    devices = {device for device, _ in of_node}
+    return Linked.COPY if all(file.device in devices for file in own) else Linked.UNCLEAR
+
+
+def _preloads_other(process: LinkedProcess, library: LibraryFile) -> bool:
+    """Whether LD_PRELOAD has a library that may replace calls of the driver."""
+    names = (path.rpartition("/")[2] for path in process.preload)
+    known = (library.name, *_ALLOCATORS)
+    return any(not name.startswith(known) for name in names)
