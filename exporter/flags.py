@@ -36,7 +36,10 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "tokens": (False, "shares of GPU time from the node's token daemon"),
     "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
     "dra": (False, "this node's ResourceClaims from the API server: UUIDs and sizes of devices"),
-    "bare": (False, "regions and limits of MPS inside containers; needs SYS_PTRACE"),
+    "bare": (
+        False,
+        "regions, libraries and limits of MPS inside containers; needs SYS_PTRACE",
+    ),
 }
 """Name -> (on by default, help)."""
 

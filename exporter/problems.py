@@ -68,6 +68,7 @@ CONFLICT_RUNBOOKS: Final[Mapping[ConflictKind, str]] = {
 """The runbook of each kind of conflict."""
 
 _REGIONS: Final = "runbooks/orphan_shim_dir"
+_LIMITS: Final = "limits"
 _PLAN: Final = "vgpu reconcile plan --scope node"
 _ON_NODE: Final = "vgpu doctor node"
 
@@ -322,7 +323,7 @@ def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
 
 
 def leftovers(view: ExporterView) -> Iterator[Problem]:
-    """Failed pods and regions without an owner."""
+    """Failed pods, regions without an owner, and libraries that tenants can change."""
     for status in view.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
             name = named(status.ref, "")
@@ -333,6 +334,14 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
         text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
         detail = ProblemDetail(orphan.path, _PLAN, _REGIONS)
         yield Problem(ProblemSeverity.WARNING, text, detail.place, detail)
+    for library, places in (view.usage.library_writers or {}).items():
+        if places:
+            text = (
+                f"{count(len(places), 'container')} can change {library} of this node, which limits"
+                f" others: {_listed(named(*place) for place in places)}."
+            )
+            detail = ProblemDetail(library, "vgpu doctor node", _LIMITS)
+            yield Problem(ProblemSeverity.WARNING, text, detail.place, detail)
     for container in view.usage.released or ():
         text = f"{who(container)} has ended; its region is still there."
         detail = ProblemDetail(who(container), _PLAN, _REGIONS)

@@ -5,19 +5,22 @@ Pure.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
+from vgpu.ledger.limit_verdict import UNCAPPED, LimitReason, LimitState, worst
 from vgpu.model.names import Phase
 from vgpu.model.objects import Pod
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import with_observed
+from vgpu.schemes.limit_ways import LimitWay
+from vgpu.schemes.registry import registry
 
 
 class MeasuredUse(msgspec.Struct, frozen=True):
@@ -26,10 +29,12 @@ class MeasuredUse(msgspec.Struct, frozen=True):
     Attributes:
         used: ``memory`` in bytes, ``cores`` in thousandths of a GPU's.
         idle: what is allocated and not used of the same resources, never below 0.
+        limits: container -> the reason code of its limit's state, as far as it is reported.
     """
 
     used: Amounts = {}
     idle: Amounts = {}
+    limits: Mapping[str, str] = {}
 
 
 class GroupUse(msgspec.Struct, frozen=True):
@@ -82,6 +87,8 @@ class GroupUsage(msgspec.Struct, frozen=True):
         limits: the quota of a namespace: each limit with what is used of it.
         quota: the quota of a namespace, None of other groups.
         use: what exporters measured, None if none was asked.
+        not_enforced_bytes: memory held by pods that nothing limits to it: by their system, or as
+            exporters report.
     """
 
     name: str
@@ -95,6 +102,7 @@ class GroupUsage(msgspec.Struct, frozen=True):
     quota: NamespaceQuota | None = None
     nvidia: Mapping[str, int] = {}
     use: GroupUse | None = None
+    not_enforced_bytes: int = 0
 
 
 def owner_of(pod: Pod) -> str:
@@ -131,8 +139,44 @@ def group_usage(
         of_group = groups.get(name, [])
         group = _group(name, of_group, (quotas or {}).get(name), observed.get(name, []))
         use = None if measured is None else group_use(of_group, measured)
-        found.append(replace(group, use=use))
+        free = not_enforced_bytes(of_group, measured or {})
+        found.append(replace(group, use=use, not_enforced_bytes=free))
     return found
+
+
+_NOT_ENFORCED_STATES = (LimitState.NONE_BY_DESIGN, *UNCAPPED)
+
+
+def not_enforced_bytes(accounts: Iterable[PodAccount], measured: Mapping[str, MeasuredUse]) -> int:
+    """The memory held by pods that nothing limits to it.
+
+    What exporters report of a pod counts before what its system does; a whole GPU needs no limit.
+    """
+    total = 0
+    for account in accounts:
+        use = measured.get(account.pod.kubelet_uid)
+        reasons = (
+            [_REASONS[code] for code in use.limits.values() if code in _REASONS] if use else []
+        )
+        if reasons:
+            reason = worst(reasons)
+            is_free = reason.state in _NOT_ENFORCED_STATES
+            is_free = is_free and reason is not LimitReason.WHOLE_DEVICE
+        else:
+            is_free = any(way.word for way in _ways(account.pod))
+        total += account.held[MEMORY] if is_free else 0
+    return total
+
+
+_REASONS: Mapping[str, LimitReason] = {reason.value: reason for reason in LimitReason}
+
+
+def _ways(pod: Pod) -> Iterator[LimitWay]:
+    """How the systems limit whose resources the pod requests."""
+    requested = {name for container in pod.containers for name in container.limits}
+    for row in registry().rows:
+        if not requested.isdisjoint(registry().advertised_by.get(row.name, ())):
+            yield row.limit_way
 
 
 def _group(

@@ -33,12 +33,16 @@ def measure_flags(which: str) -> Decorator:
 
 
 def measuring(
-    prometheus: str | None, exporters: Sequence[str], access: Mapping[str, str | None]
+    prometheus: str | None,
+    exporters: Sequence[str],
+    access: Mapping[str, str | None],
+    *,
+    limits: bool = False,
 ) -> "Callable[[str], Measured] | None":
     """A function that reads what a pod uses, by its UID, or with "" all pods.
 
-    None if no flag names a server. Raises click.UsageError; the function raises
-    click.ClickException.
+    With ``limits`` also whether the containers are limited. None if no flag names a server. Raises
+    click.UsageError; the function raises click.ClickException.
     """
     if prometheus and exporters:
         raise click.UsageError("--prometheus and --exporter: choose one")
@@ -50,4 +54,4 @@ def measuring(
     from vgpu.sources.http_access import ClientOptions  # noqa: PLC0415
     from vgpucli.measured_use import sources  # noqa: PLC0415  # only these flags need it
 
-    return sources(prometheus, exporters, ClientOptions(**access))
+    return sources(prometheus, exporters, ClientOptions(**access), limits=limits)

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import click
 import msgspec
+from msgspec import structs
 
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.resources import CORES, MEMORY
@@ -58,6 +59,14 @@ def queries(pod_uid: str = "") -> dict[tuple[str, str], str]:
         ("used", CORES): _used(cores[1]),
         ("idle", CORES): _idle(*cores),
     }
+
+
+def limit_query(pod_uid: str = "") -> str:
+    """The question about the reasons of limits of a pod or all: one series for each container."""
+    which = f", pod_uid={json.dumps(pod_uid)}" if pod_uid else ""
+    info = f'vgpu_container_info{{limit_reason!=""{which}}}'
+    own = f'label_replace({info}, "container", "$1", "exported_container", "(.+)")'
+    return f"max by (pod_uid, container, limit_reason) ({own})"
 
 
 _FACTORS: Final = {MEMORY: 1, CORES: WHOLE_DEVICE_MILLI}
@@ -114,7 +123,29 @@ class Prometheus(HttpSource):
                     pods.setdefault(uid, {}).setdefault(field, {})[resource] = amount
         if not (pods or pod_uid):
             notes[f"{self.name} has no measurement of vgpu's exporters"] = None
-        return Measured({uid: MeasuredUse(**fields) for uid, fields in pods.items()}, (*notes,))
+        uses = {
+            uid: MeasuredUse(fields.get("used", {}), fields.get("idle", {}))
+            for uid, fields in pods.items()
+        }
+        return Measured(uses, (*notes,))
+
+    def with_limits(self, measured: Measured, pod_uid: str = "") -> Measured:
+        """The same, with the reasons of limits; a note if they cannot be read."""
+        try:
+            answer = self._vector(limit_query(pod_uid))
+        except Unanswered as error:
+            note = f"{self.name}: no limits: {error}"
+            return Measured(measured.pods, (*measured.notes, note))
+        limits: dict[str, dict[str, str]] = {}
+        for series in answer.data.result:
+            labels = series.metric
+            of_pod = limits.setdefault(labels.get("pod_uid", ""), {})
+            of_pod[labels.get("container", "")] = labels.get("limit_reason", "")
+        pods = {
+            uid: structs.replace(measured.pods.get(uid, MeasuredUse()), limits=limits.get(uid, {}))
+            for uid in dict.fromkeys((*measured.pods, *filter(None, limits)))
+        }
+        return Measured(pods, measured.notes)
 
     def _vector(self, query: str) -> _Answer:
         target = f"{self._path}?{urlencode({'query': query})}"
@@ -143,9 +174,10 @@ def of_exporters(exporters: Sequence[Exporter]) -> Measured:
 
     def ask(exporter: Exporter) -> tuple[PageShare, ...] | str:
         try:
-            return read_page(exporter.page()).shares
+            reading = read_page(exporter.page())
         except (Unanswered, PageError) as error:
             return f"{exporter.name}: {error}"
+        return (*reading.shares, *reading.idle)
 
     with ThreadPoolExecutor(max(1, min(32, len(exporters)))) as pool:
         answers = [*pool.map(ask, exporters)]
@@ -177,17 +209,24 @@ def _use(shares: Sequence[PageShare]) -> MeasuredUse:
             if allocated is not None:
                 unused = max(0, round((allocated - use) * factor))
                 idle[resource] = idle.get(resource, 0) + unused
-    return MeasuredUse(used, idle)
+    limits = {share.container: share.limit_reason for share in shares if share.limit_reason}
+    return MeasuredUse(used, idle, limits)
 
 
 # ---------------------------------------------------------------- the flags
 
 
 def sources(
-    prometheus: str | None, exporters: Sequence[str], access: ClientOptions
+    prometheus: str | None,
+    exporters: Sequence[str],
+    access: ClientOptions,
+    *,
+    limits: bool = False,
 ) -> Callable[[str], Measured]:
     """A function that reads what a pod uses, or with "" all pods, from the servers of the flags.
 
+    With ``limits`` a Prometheus is also asked whether the containers are limited; the page of an
+    exporter has that in any case.
     Raises click.UsageError; the function raises click.ClickException.
     """
     try:
@@ -200,8 +239,9 @@ def sources(
         if server is None:
             return of_exporters(pages)
         try:
-            return server.measured(pod_uid)
+            measured = server.measured(pod_uid)
         except Unanswered as error:
             raise click.ClickException(f"{server.name}: {error}") from error
+        return server.with_limits(measured, pod_uid) if limits else measured
 
     return read

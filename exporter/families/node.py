@@ -76,6 +76,18 @@ NODE = FamilyTable(
             lambda view: length(view.usage.released),
         ),
         Family(
+            "vgpu_library_writers",
+            GAUGE,
+            "Containers that can change the node's file of a library that limits, by library: its"
+            " folder is mounted into them to write (/proc/<pid>/maps and mountinfo, with"
+            " --collector.bare).",
+            lambda view: {
+                (library,): len(found)
+                for library, found in (view.usage.library_writers or {}).items()
+            },
+            ("library",),
+        ),
+        Family(
             "vgpu_pods",
             GAUGE,
             "Pods of this node that ask for a shared GPU, by phase and reason (--collector.api or"

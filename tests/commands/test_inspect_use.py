@@ -14,7 +14,7 @@ from vgpu.quota.resources import CORES, MEMORY
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
 from vgpucli.main import main
-from vgpucli.measured_use import queries
+from vgpucli.measured_use import limit_query, queries
 
 ITEMS = (
     sample.volcano_node("gpu-1", 1),
@@ -254,3 +254,91 @@ def test_the_queries_count_each_container_once_however_often_it_is_scraped(tmp_p
         for field, query in queries().items()
     ]
     passes(tmp_path, {"input_series": scraped, "promql_expr_test": tests})
+
+
+# ---------------------------------------------------------------- limits
+
+
+def limited_page(reason):
+    labels = f'pod_uid="{UID["a"]}",container="main"'
+    lines = [
+        "vgpu_snapshot_timestamp_seconds 1",
+        f'vgpu_container_info{{{labels},scheme="volcano",limit_reason="{reason}"}} 1',
+        f'vgpu_container_memory_used_bytes{{{labels},uuid="GPU-a"}} {GIB}',
+    ]
+    return HttpResponse(200, (), "\n".join([*lines, ""]).encode())
+
+
+def invoke(*words):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_inspect_has_the_limit_of_each_share_if_an_exporter_is_asked(cluster):
+    words = (*cluster, "--limits", "--exporter")
+    with served("/metrics", lambda _: limited_page("limit_zero")) as url:
+        shown = invoke("inspect", *words, url)
+        document = json.loads(invoke("inspect", *words, url, "-o", "json"))
+    (line,) = (line for line in shown.splitlines() if line.strip().startswith("ml/a"))
+    assert line.split()[-1] == "missing"
+    (other,) = (line for line in shown.splitlines() if line.strip().startswith("ml/b"))
+    assert other.split()[-1] == "–"
+    holdings = [
+        holding
+        for node in document["nodes"]
+        for device in node["devices"]
+        for holding in device["holdings"]
+    ]
+    limits = {
+        each["pod"]["name"]: (each.get("limitState"), each.get("limitReason")) for each in holdings
+    }
+    assert limits == {"a": ("missing", "limit_zero"), "b": (None, None), "c": (None, None)}
+    assert "LIMIT" not in invoke("inspect", *cluster)
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("limit_zero", "failed"),
+        ("library_mapped", "passed"),
+        ("no_process", "not_checked"),
+        ("of_a_newer_exporter", "not_checked"),
+    ],
+)
+def test_explain_has_the_step_limited_if_an_exporter_is_asked(cluster, reason, outcome):
+    words = ("explain", "pod", "ml/a", *cluster, "-o", "json")
+    with served("/metrics", lambda _: limited_page(reason)) as url:
+        steps = {
+            step["step"]: step for step in json.loads(invoke(*words, "--exporter", url))["steps"]
+        }
+    assert steps["limited"]["outcome"] == outcome
+    assert "limited" not in {step["step"] for step in json.loads(invoke(*words))["steps"]}
+
+
+def test_memory_that_nothing_limits_is_named_as_reserved_and_not_enforced(cluster):
+    assert "reserved, not enforced" not in run(*cluster).stdout
+    with served("/metrics", lambda _: limited_page("library_not_mapped")) as url:
+        shown = run(*cluster, "--exporter", url).stdout
+        groups = json.loads(run(*cluster, "--exporter", url, "-o", "json").stdout)["groups"]
+    assert "ml: 8.0 GiB of GPU memory: reserved, not enforced" in shown.splitlines()
+    assert {each["name"]: each.get("notEnforcedMemoryBytes") for each in groups} == {
+        "ml": 8 * GIB,
+        "dev": None,
+    }
+
+
+@pytest.mark.parametrize("rename", [dict, renamed], ids=["honor_labels", "exported_"])
+def test_the_query_of_limits_counts_each_container_once(tmp_path, rename):
+    info = {'vgpu_container_info{pod_uid="a",container="one",limit_reason="no_process"}': "1x5"}
+    scraped = [
+        *inputs(rename(info), job="vgpu", instance="10.0.0.7:9394"),
+        *inputs(rename(info), job="vgpu-again", instance="gpu-7"),
+    ]
+    labels = '{pod_uid="a", container="one", limit_reason="no_process"}'
+    expected = {
+        "expr": limit_query("a"),
+        "eval_time": "4m",
+        "exp_samples": [{"labels": labels, "value": 1}],
+    }
+    passes(tmp_path, {"input_series": scraped, "promql_expr_test": [expected]})

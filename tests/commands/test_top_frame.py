@@ -485,3 +485,14 @@ def test_waiting_is_what_was_waited_between_two_samples():
     again = PageReading(1006.0, 15.0, (GPU,), (share("train"),), tokens=(token(waited=0.5),))
     live.answered(again)  # the daemon was started again
     assert "waits –" in text(live.state)
+
+
+def test_whether_a_container_is_limited_has_a_column_where_there_is_room():
+    shown = state(share("a", limit_state="missing"), share("b", limit_state="in_place"))
+    assert "LIMIT" in text(shown, 120)
+    assert " missing " in row(shown, "/a", columns=120)
+    assert " in place " in row(shown, "/b", columns=120)
+    assert "LIMIT" not in text(shown, 80)
+    assert " missing " in row(shown, "/a", columns=80)
+    assert " in place " not in row(shown, "/b", columns=80)
+    assert "LIMIT" not in text(state(share("a")), 120)

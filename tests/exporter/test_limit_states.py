@@ -4,14 +4,18 @@ The procfs has the kernel's own files of these processes, and cgroups of pods, w
 make. ``1/root`` is the node with the library in its folder.
 """
 
+import re
 import subprocess
 
 import msgspec
 import pytest
 
+from exporter import statuspage
 from tests.support.fake_shim.build import LIBRARY, library, program
+from tests.support.live import parse
 from tests.support.regions import a_region, place
 from vgpu.ledger.limit_verdict import LimitReason, LimitState
+from vgpu.metrics.render import Format
 from vgpu.model.facts import (
     ContainerName,
     Gpu,
@@ -52,6 +56,7 @@ class Container:
         self.library.write_bytes(library().read_bytes())
         self.roots = folder / "regions"
         self.region_file = None
+        self.mount = "ro"
         self.processes = []
         self.answer = {"NVIDIA_VISIBLE_DEVICES": GPU, "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
         self.sources = {}
@@ -81,6 +86,10 @@ class Container:
         entry = self.proc / str(process.pid)
         entry.mkdir()
         (entry / "cgroup").write_text(CGROUP)
+        (entry / "mountinfo").write_text(
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+            f"2 1 8:1 {self.host} {self.host} {self.mount} - ext4 /dev/sda1 rw\n"
+        )
         for name in ("maps", "environ", "stat", "status"):
             (entry / name).symlink_to(f"/proc/{process.pid}/{name}")
         return process
@@ -267,3 +276,37 @@ def test_a_process_that_is_not_limited_is_never_in_place(container, evasion, pro
     assert reason.state is not LimitState.IN_PLACE
     if profile == "full":
         assert reason is FULL[evasion]
+
+
+@pytest.mark.parametrize(("mount", "writers"), [("ro,nosuid", ()), ("rw", ((POD, "main"),))])
+def test_a_library_that_a_container_can_change_is_a_finding_of_the_node(container, mount, writers):
+    container.mount = mount
+    container.region()
+    container.start()
+    assert container.reason("full") is LimitReason.LIBRARY_MAPPED
+    usage = container.builder.usage(container.observation("full"))
+    assert usage.library_writers == {LIBRARY: writers}
+
+
+# ---------------------------------------------------------------- the demo node
+
+
+def test_the_page_has_one_state_for_each_container_and_the_reason_in_its_info(bench):
+    bench.sampler.sample()
+    page = bench.sampler.sample()
+    exported = parse(page.exposition.body(Format.TEXT).decode())
+    states = [name for name in exported if name.startswith("vgpu_container_limit_state{")]
+    places = [re.sub(r',?state="\w+"', "", name) for name in states]
+    assert len(states) == len(set(places)) > 0
+    (over,) = (name for name in states if 'pod="finetune-0"' in name)
+    assert 'state="exceeded"' in over
+    infos = [name for name in exported if name.startswith("vgpu_container_info{")]
+    (info,) = (name for name in infos if 'pod="finetune-0"' in name)
+    assert 'limit_reason="over_limit"' in info
+
+
+def test_the_status_page_has_the_state_of_each_container(bench):
+    bench.sampler.sample()
+    html = statuspage.render(bench.sampler.sample().view, 0.0, "/metrics").decode()
+    assert 'data-name="LIMIT"' in html
+    assert f'<span class="bad" title="{LimitReason.OVER_LIMIT.explanation}">exceeded</span>' in html

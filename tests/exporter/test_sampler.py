@@ -458,6 +458,7 @@ def test_without_a_page_scrapes_fail_instead_of_serving_an_old_one(step, monkeyp
 
 
 def test_own_numbers_that_cannot_be_read_cost_themselves_only(bench):
+    bench.sampler.sample()
     before = series(bench.sampler.sample())
     bench.read_own = lambda: 1 // 0
     after = series(bench.sampler.sample())

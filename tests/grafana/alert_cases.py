@@ -299,7 +299,7 @@ CASES = (
         "VgpuContainerUncapped",
         {f'vgpu_container_limit_state{{{WHO},state="missing"}}': "1x120"},
         {f'vgpu_container_limit_state{{{WHO},state="in_place"}}': "1x120"},
-        labels={"namespace": "team", "pod": "train-0", "container": "main"},
+        labels={"namespace": "team", "pod": "train-0", "container": "main", "node": "node-1"},
         lacks=("instance", "job"),
     ),
     Case(  # nothing of a higher priority has launched a kernel since the beginning

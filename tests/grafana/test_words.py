@@ -28,6 +28,7 @@ from scheduler.reasons import BindFailure
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.ledger import ConflictKind
+from vgpu.ledger.limit_verdict import LimitState
 from vgpu.model.names import Phase
 from vgpu.model.reasons import Reason
 from vgpu.placement.result import PlacementReason
@@ -66,7 +67,7 @@ VALUES = {
     "lifetime": {"volatile", "aggregate"},
     "rule": set(map(str, Rule)),
     "result": {*map(str, (*Ending, *WriteResult, *Outcome, *StepOutcome))},
-    "state": {*map(str, (*SharePodState, *VirtualGpuPhase))},
+    "state": {*map(str, (*SharePodState, *VirtualGpuPhase, *LimitState))},
     "verb": set(map(str, Verb)),
     "step": set(map(str, Wait)),
     "outcome": set(map(str, ActionOutcome)),

@@ -12,6 +12,7 @@ from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import DeviceEntry, Holding, Ledger
 from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import MalformedObject, Node, Pod
@@ -381,6 +382,8 @@ class Inventory(msgspec.Struct, frozen=True):
         nvidia: the devices and pods of NVIDIA's own device plugin, by node and resource.
         others: the pods of other GPU schedulers, whose shares are not read.
         probes: what the free capacity is counted for.
+        limits: (pod UID, container) -> why it is limited, or not, by exporters; None if no exporter
+            was asked.
     """
 
     nodes: tuple[NodeView, ...]
@@ -391,6 +394,12 @@ class Inventory(msgspec.Struct, frozen=True):
     nvidia: tuple[NvidiaDevices, ...] = ()
     others: tuple[OtherPod, ...] = ()
     probes: CapacityProbes = CapacityProbes()
+    limits: Mapping[tuple[str, str], LimitReason] | None = None
+
+    def limit(self, pod: PodRef, container: str) -> LimitReason | None:
+        """Why a container is limited, or not; None if no exporter reports it."""
+        known = self.limits or {}
+        return known.get((pod.uid, container)) or known.get((pod.uid, ""))
 
     def state(self, pod: PodRef, container: str) -> PodState | None:
         """The state of a container's pod; None if the API server does not have the pod."""

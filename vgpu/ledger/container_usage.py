@@ -103,6 +103,8 @@ class NodeUsage(msgspec.Struct, frozen=True, dict=True):
         refused: what was refused while this was built, with its source.
         processes: the driver's processes by container and device.
         replicas: how many replicas of a device NVIDIA's plugin has registered, by UUID.
+        library_writers: each library that limits and is on the node -> (pod, container) of those
+            that have its file in a mount that they can write; None where maps are not read.
     """
 
     containers: tuple[ContainerUsage, ...] = ()
@@ -112,6 +114,7 @@ class NodeUsage(msgspec.Struct, frozen=True, dict=True):
     refused: tuple[tuple[Source, Rejection], ...] = ()
     processes: tuple[Usage, ...] = ()
     replicas: Mapping[str, int] = {}
+    library_writers: Mapping[str, tuple[tuple[PodRef, str], ...]] | None = None
 
     @cached_property
     def shares(self) -> tuple[ShareUsage, ...]:

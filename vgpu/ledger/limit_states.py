@@ -25,7 +25,7 @@ from vgpu.ledger.node import NodeFiles
 from vgpu.ledger.usage import Place, is_over
 from vgpu.model.allocation import Share
 from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
-from vgpu.model.names import Phase, Scheme, Sharing, Source
+from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.limit_ways import (
     HAMI_CORE,
@@ -95,7 +95,10 @@ def with_limits(
         else msgspec.structs.replace(container, limit_reason=reason)
         for container in usage.containers
     ]
-    return msgspec.structs.replace(usage, containers=tuple(containers)), gather.over
+    judged = msgspec.structs.replace(
+        usage, containers=tuple(containers), library_writers=gather.library_writers()
+    )
+    return judged, gather.over
 
 
 class _Region(msgspec.Struct, frozen=True):
@@ -117,6 +120,7 @@ class _Gatherer:
         sources: LimitSources,
     ) -> None:
         self._index = index
+        self._containers = usage.containers
         self._samples = samples
         self._sources = sources
         self._failed = not CONTRADICTING.isdisjoint(sources.incomplete)
@@ -163,6 +167,25 @@ class _Gatherer:
             holdings = [_unheld(share, container) for share in container.shares.values()]
         reasons = [verdict(self._evidence(container, holding)) for holding in holdings]
         return worst(reasons) if reasons else None
+
+    def library_writers(self) -> dict[str, tuple[tuple[PodRef, str], ...]] | None:
+        """The containers that can change a library of the node; None if maps are not read."""
+        process = self._samples.process
+        if process is None or not process.reads_maps:
+            return None
+        places: dict[str, dict[tuple[PodRef, str], None]] = {
+            file.library: {} for file in process.libraries
+        }
+        own = {(file.device, file.inode): file.library for file in process.libraries}
+        pods = {usage.pod.uid: usage.pod for usage in self._containers}
+        for (uid, container, _), pids in self._pids.items():
+            for pid in pids:
+                linked = process.linked.get(pid)
+                for file in linked.files if linked else ():
+                    library = own.get((file.device, file.inode))
+                    if file.writable and library is not None and uid in pods:
+                        places[library][pods[uid], container] = None
+        return {library: tuple(sorted(found)) for library, found in places.items()}
 
     def _evidence(self, container: ContainerUsage, holding: Holding) -> LimitEvidence:
         device = holding.share.device

@@ -27,7 +27,7 @@ from vgpu.schemes.limit_ways import LimitKind, LimitWay
 class LimitState(Explained):
     """The state of a container's limit: the label ``state``."""
 
-    EXCEEDED = "exceeded", "the driver sees more memory than the limit, whatever the set-up says"
+    EXCEEDED = "exceeded", "the driver sees more memory than the limit, whatever the set-up is"
     MISSING = "missing", "the sharing system limits, and this container is not limited"
     UNKNOWN = "unknown", "what was read does not show whether the container is limited"
     DIFFERENT = "different", "there is a limit, and it is not what was reserved"
@@ -365,7 +365,7 @@ def _by_daemon(evidence: LimitEvidence) -> Iterator[LimitReason]:
 def _by_library(evidence: LimitEvidence) -> Iterator[LimitReason]:
     yield from _over(evidence)
     yield from _common(evidence)
-    if evidence.disabled:
+    if evidence.disabled and evidence.way.can_be_disabled:
         yield LimitReason.CONTROL_DISABLED
     yield from _limits(evidence)
     processes = evidence.processes or ()
@@ -408,7 +408,7 @@ def _limits(evidence: LimitEvidence) -> Iterator[LimitReason]:
 
 
 def _of_process(process: LimitedProcess, evidence: LimitEvidence) -> Iterator[LimitReason]:
-    if process.disabled:
+    if process.disabled and evidence.way.can_be_disabled:
         yield LimitReason.CONTROL_DISABLED
     if evidence.reads_maps:
         if process.linked is None:

@@ -257,13 +257,15 @@ class MpsClientLimits(msgspec.Struct, frozen=True, gc=False):
 class MappedFile(msgspec.Struct, frozen=True, gc=False):
     """A file in /proc/<pid>/maps: its name without folders, its device and its inode.
 
-    ``device`` is ``<major>:<minor>``, decimal; ``deleted`` is whether it was removed since.
+    ``device`` is ``<major>:<minor>``, decimal; ``deleted`` is whether it was removed since;
+    ``writable`` is whether the process has it in a mount of its own that can be written.
     """
 
     name: str
     device: str
     inode: int
     deleted: bool = False
+    writable: bool = False
 
 
 class LinkedProcess(msgspec.Struct, frozen=True):

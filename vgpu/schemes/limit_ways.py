@@ -43,6 +43,7 @@ class LimitWay(msgspec.Struct, frozen=True):
             known, and with which profile.
         library: the library, if the kind is one.
         has_region: whether the library's processes write a region.
+        can_be_disabled: whether CUDA_DISABLE_CONTROL keeps the library out of a container.
         whole_is_free: whether all cores of a GPU stand for a whole GPU without a limit.
         word: what quotas and teams show of a reserved amount; "" if it is enforced.
     """
@@ -54,6 +55,7 @@ class LimitWay(msgspec.Struct, frozen=True):
     unknown: str
     library: LibraryFile | None = None
     has_region: bool = False
+    can_be_disabled: bool = False
     whole_is_free: bool = False
     word: str = ""
 
@@ -71,6 +73,7 @@ HAMI_CORE: Final = LimitWay(
     "minimal: which processes there are; standard: what a process without a slot has loaded",
     LibraryFile("libvgpu.so", ("/usr/local/vgpu", "/usr/local/vgpu/vgpu")),
     has_region=True,
+    can_be_disabled=True,
 )
 VCUDA: Final = LimitWay(
     "gpu-manager's vcuda",

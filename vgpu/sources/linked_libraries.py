@@ -1,8 +1,9 @@
 """What processes have loaded of the libraries that limit, and the node's own files of these.
 
 The kernel names the mapped files of a process in /proc/<pid>/maps, with their device and inode, and
-the environment with which its program was started in /proc/<pid>/environ (proc(5)). Both need
-SYS_PTRACE for processes of other users. The node's files are seen through the root of process 1.
+the environment with which its program was started in /proc/<pid>/environ (proc(5));
+/proc/<pid>/mountinfo has the mounts that it sees. All three need SYS_PTRACE for processes of other
+users. The node's files are seen through the root of process 1.
 
 A process is read once for a pid and its program: ``starttime`` of /proc/<pid>/stat, and the
 addresses that exec(2) draws, are compared in each sample, so a process that starts another program
@@ -12,7 +13,7 @@ under its pid is read again.
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ MAX_LIBRARIES: Final = 1024
 _PRELOAD: Final = b"LD_PRELOAD"
 
 _LINE: Final = re.compile(
-    rb"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+) +/(?:[^\n]*/)?((?:"
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+) +(/(?:[^\n]*/)?)((?:"
     + b"|".join(re.escape(library.name.encode()) for library in LIBRARIES)
     + rb")[^/\n]*?)((?://| \()deleted\)?)?$",
     re.MULTILINE,
@@ -111,14 +112,17 @@ class LinkedLibraries:
         maps = _whole(f"{self._procfs}/{pid}/maps")
         if not maps:
             return None
+        found = set(_LINE.findall(maps))
+        mounts = _mounts(_whole(f"{self._procfs}/{pid}/mountinfo")) if found else {}
         files = {
             MappedFile(
                 name.decode("utf-8", "replace"),
                 _device(int(major, 16), int(minor, 16)),
                 int(inode),
                 bool(deleted),
+                _is_writable(folder + name, mounts),
             ): None
-            for major, minor, inode, name, deleted in _LINE.findall(maps)
+            for major, minor, inode, folder, name, deleted in sorted(found)
         }
         variables = dict(
             variable.partition(b"=")[::2]
@@ -150,6 +154,31 @@ def is_static(procfs: str, pid: int) -> bool:
     except OSError:
         return False
     return size is not None and int(size[1]) < LEAST_LIBRARY_KIB
+
+
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
+
+
+def _mounts(mountinfo: bytes) -> dict[bytes, bool]:
+    """Mount point -> whether it can be written, by the mount and by its file system."""
+    mounts = {}
+    for line in mountinfo.splitlines():
+        own, _, of_system = line.partition(b" - ")
+        fields, system = own.split(), of_system.split()
+        if len(fields) > 5 and len(system) > 2:
+            point = _ESCAPED.sub(lambda octal: bytes([int(octal[1], 8) & 255]), fields[4])
+            is_writable = b"rw" in fields[5].split(b",") and b"ro" not in system[2].split(b",")
+            mounts[point] = is_writable  # the last one of a place hides the others
+    return mounts
+
+
+def _is_writable(path: bytes, mounts: Mapping[bytes, bool]) -> bool:
+    """Whether the mount below a container's root that has the file can be written."""
+    while path not in (b"", b"/"):
+        if path in mounts:
+            return mounts[path]
+        path = path.rpartition(b"/")[0]
+    return False
 
 
 def _device(major: int, minor: int) -> str:

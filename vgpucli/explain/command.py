@@ -111,7 +111,10 @@ def explain_pod_command(*, name: str, **flags: Any) -> None:
     )
 
     measure = measuring(
-        flags["prometheus"], flags["exporters"], {each: flags[each] for each in ACCESS}
+        flags["prometheus"],
+        flags["exporters"],
+        {each: flags[each] for each in ACCESS},
+        limits=True,
     )
     namespace, slash, pod_name = name.partition("/")
     if not (namespace and slash and pod_name) or "/" in pod_name:

@@ -20,6 +20,7 @@ class WayStep(Explained):
     ADMITTED = "admitted", "the kubelet admits the pod"
     ALLOCATED = "allocated", "the device plugin allocates the GPUs"
     STARTED = "started", "the containers start"
+    LIMITED = "limited", "the containers cannot use more than their shares"
     USE = "use", "the containers use their shares"
     # a node
     REGISTERED = "registered", "the node registers GPUs to share"

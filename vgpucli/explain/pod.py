@@ -17,6 +17,7 @@ from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod, node_groups
+from vgpucli.explain.limited_step import limited_step
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, StepReason, WayStep
 from vgpucli.explain.pod_facts import is_placed
 from vgpucli.explain.request_steps import quota_step, request_step
@@ -136,10 +137,13 @@ def with_use(explanation: Explanation, use: MeasuredUse | None) -> Explanation:
         cores = f" and {percentage(use.used[CORES])} of a GPU's cores" if CORES in use.used else ""
         idle = f"; {rounded_size(use.idle[MEMORY])} are idle" if MEMORY in use.idle else ""
         text = f"it uses {rounded_size(use.used[MEMORY])} of GPU memory{cores} now{idle}"
-    steps = tuple(
-        structs.replace(step, evidence=(*step.evidence, text))
-        if step.step is WayStep.USE and step.outcome is not ExplainOutcome.WAITING
-        else step
-        for step in explanation.steps
-    )
-    return structs.replace(explanation, steps=steps)
+    steps: list[ExplainedStep] = []
+    for step in explanation.steps:
+        if step.step is WayStep.USE and step.outcome is not ExplainOutcome.WAITING:
+            steps.append(limited_step(use.limits if use is not None else {}))
+            steps.append(structs.replace(step, evidence=(*step.evidence, text)))
+        else:
+            steps.append(step)
+    before = explanation.decisive
+    explanation = structs.replace(explanation, steps=tuple(steps))
+    return explanation if explanation.decisive is before else concluded(explanation)

@@ -23,6 +23,7 @@ from vgpu.inventory import (
     only_scheme,
 )
 from vgpu.kube.label_selector import parse_selector
+from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.model.documentation import page
 from vgpu.model.names import PodRef, Scheme
 from vgpu.program import cluster_names
@@ -46,6 +47,7 @@ from vgpucli.measure_flags import measure_flags, measuring
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
+    from vgpucli.measured_use import Measured
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
 
@@ -192,7 +194,12 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     help="With --by team: the label, or else the annotation, that has the team: of the pod, or else"
     " of its Namespace.",
 )
-@measure_flags("With --by: what pods use,")
+@click.option(
+    "--limits",
+    is_flag=True,
+    help="Add a column: whether each container is really limited, as exporters report.",
+)
+@measure_flags("With --by: what pods use, with --limits: whether they are limited,")
 @click.option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
@@ -227,6 +234,7 @@ def command(
     selector: str,
     by: str | None,
     team_key: str,
+    limits: bool,
     prometheus: str | None,
     exporters: tuple[str, ...],
     sort: str,
@@ -257,9 +265,14 @@ def command(
             by and (node or scheme or sort != "name"),
             "--by sums up the whole cluster: drop NODE, --scheme, --sort",
         ),
-        ((prometheus or exporters) and not by, "--prometheus and --exporter need --by"),
+        (limits and (by or legacy), "--limits is a column of the GPUs: drop --by, --legacy"),
+        (
+            (prometheus or exporters) and not (by or limits),
+            "--prometheus and --exporter need --by or --limits",
+        ),
+        (limits and not (prometheus or exporters), "--limits needs --prometheus or --exporter"),
     )
-    measure = measuring(prometheus, exporters, access)
+    measure = measuring(prometheus, exporters, access, limits=limits)
     units = Units(volcano_factor, gpushare_unit)
     team = team_key if by == "team" else ""
 
@@ -277,7 +290,7 @@ def command(
             return
         objects = of_node(read.objects, node) if node else read.objects
         shown = inventory(objects, units, read.as_of)
-        shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
+        shown = _with_limits(shown, read.notes, measure)
         if scheme:
             shown = only_scheme(shown, Scheme(scheme))
         if node:
@@ -314,6 +327,27 @@ def command(
             read = ask(cluster)
             click.clear()
             print_(read)
+
+
+def _with_limits(
+    shown: Inventory, notes: tuple[str, ...], measure: "Callable[[str], Measured] | None"
+) -> Inventory:
+    """The inventory with notes, and what exporters report of limits if they are to be asked.
+
+    Codes of newer exporters are left out.
+    """
+    notes = (*notes, *shown.notes)
+    if measure is None:
+        return msgspec.structs.replace(shown, notes=notes)
+    known = {reason.value: reason for reason in LimitReason}
+    measured = measure("")
+    limits = {
+        (uid, container): known[code]
+        for uid, use in measured.pods.items()
+        for container, code in use.limits.items()
+        if code in known
+    }
+    return msgspec.structs.replace(shown, limits=limits, notes=(*notes, *measured.notes))
 
 
 def _refuse(*checks: tuple[object, str]) -> None:

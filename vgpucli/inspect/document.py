@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from vgpu.inventory import (
     FreeCapacity,
@@ -65,7 +66,11 @@ class ResourceClaimDocument(_Document, frozen=True):
 
 
 class HoldingDocument(_Document, frozen=True):
-    """One container's share of one device."""
+    """One container's share of one device.
+
+    ``limit_state`` and ``limit_reason`` are whether the container is limited and why, as its
+    exporter reports; absent if none was asked, or none reports it.
+    """
 
     pod: PodName
     container: str
@@ -79,6 +84,8 @@ class HoldingDocument(_Document, frozen=True):
     sources: list[str]
     pod_state: PodStateDocument | None
     resource_claims: list[ResourceClaimDocument]
+    limit_state: str | UnsetType = UNSET
+    limit_reason: str | UnsetType = UNSET
 
 
 class StandingDocument(_Document, frozen=True):
@@ -397,8 +404,11 @@ def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocu
                 )
                 for part in holding.resource_claim_shares
             ],
+            limit_state=UNSET if reason is None else reason.state.value,
+            limit_reason=UNSET if reason is None else reason.value,
         )
         for holding in holdings
+        for reason in (whole.limit(holding.pod, holding.container),)
     ]
 
 

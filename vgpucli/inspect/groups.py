@@ -16,6 +16,7 @@ from vgpu.program.output import say_wrapped
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
+from vgpu.schemes.limit_ways import NOT_ENFORCED
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import GroupUsage, GroupUse, MeasuredUse, group_usage, owner_of
 from vgpucli.inspect.document import API_VERSION
@@ -60,7 +61,8 @@ class UseDocument(msgspec.Struct, frozen=True, rename="camel"):
 class GroupDocument(msgspec.Struct, frozen=True, rename="camel"):
     """One group; ``name`` is "" for the pods of no group.
 
-    ``measured`` is null if no exporter was asked.
+    ``measured`` is null if no exporter was asked. ``not_enforced_memory_bytes`` is what nothing
+    limits the pods to; absent if there is none.
     """
 
     name: str
@@ -74,6 +76,7 @@ class GroupDocument(msgspec.Struct, frozen=True, rename="camel"):
     unreadable_quota: list[str]
     nvidia: dict[str, int]
     measured: UseDocument | None
+    not_enforced_memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupsDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -166,6 +169,9 @@ def _part(limit: Overrun) -> tuple[bool, int]:
 
 
 def _remarks(group: GroupUsage) -> Iterator[str]:
+    if group.not_enforced_bytes:
+        size = rounded_size(group.not_enforced_bytes)
+        yield f"{group.name or '(none)'}: {size} of GPU memory: {NOT_ENFORCED}"
     for each in group.limits:
         if each.used > each.limit.amount:
             yield f"! {group.name}: over its quota: {each.text}"
@@ -208,6 +214,7 @@ def _group(group: GroupUsage) -> GroupDocument:
         ],
         dict(group.nvidia),
         None if group.use is None else _measured(group.use),
+        group.not_enforced_bytes or msgspec.UNSET,
     )
 
 

@@ -23,6 +23,7 @@ from vgpu.inventory import (
     unavailable,
 )
 from vgpu.ledger import Conflict, DeviceEntry, Holding
+from vgpu.ledger.limit_verdict import UNCAPPED, limit_word
 from vgpu.model.allocation import Request
 from vgpu.model.durations import age
 from vgpu.model.folding import examples_text, folded, folded_texts, masked
@@ -75,6 +76,7 @@ class LineLayout(msgspec.Struct, frozen=True):
 
 
 _AMOUNT, _PERCENT, _SHARES = 15, 8, 5
+_LIMIT = 9
 _NUMBERS = _AMOUNT + _PERCENT + _SHARES
 _MODEL = 22
 _UUID = 12
@@ -120,8 +122,9 @@ def show(
     """
     width = max(NARROWEST, console.width)
     names = _Names(inventory, whole=wide)
+    room = width if inventory.limits is None else width - _LIMIT - 1
     layout = layout_for(
-        width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
+        room, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
     table = _Table(layout, glyphs, names, width, text_width(console), as_of, nothing, inventory)
@@ -226,6 +229,7 @@ class _Table(msgspec.Struct, frozen=True):
         pods = (
             f"    {'POD':<{layout.pod}} {'MEMORY':>{_AMOUNT}} {'PHASE':<{layout.cores}}"
             f" {'CORES':>{_PERCENT}} {'AGE':>{_SHARES}}"
+            f"{'' if self.inventory.limits is None else ' LIMIT'}"
         )
         yield [(pods, DIM)]
         marks = (
@@ -332,6 +336,8 @@ class _Table(msgspec.Struct, frozen=True):
             (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
             (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", PLAIN),
         ]
+        if self.inventory.limits is not None:
+            pieces.append(self._limit(holding))
         if layout.wide:
             sources = ", ".join(holding.sources)
             pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
@@ -339,6 +345,14 @@ class _Table(msgspec.Struct, frozen=True):
         if holding.resource_claim_shares:
             yield [(f"      {self._resource_claim_names(holding)}", DIM)]
         yield from self._state(holding)
+
+    def _limit(self, holding: Holding) -> Piece:
+        """The column LIMIT."""
+        reason = self.inventory.limit(holding.pod, holding.container)
+        if reason is None:
+            return f" {self.glyphs.none:<{_LIMIT}}", DIM
+        style = BAD if reason.state in UNCAPPED else PLAIN
+        return f" {limit_word(reason.state):<{_LIMIT}}", style
 
     def _resource_claim_names(self, holding: Holding) -> str:
         """The ResourceClaims of a holding; with the driver's names of unknown devices."""

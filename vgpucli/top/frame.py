@@ -168,7 +168,7 @@ def frame(
 ) -> Text:
     """The screen, without a newline at its end; ``offset`` is the first visible row."""
     columns = max(1, size.columns)
-    layout = ColumnLayout(columns, state.hidden, longest_pod(state.reading))
+    layout = layout_of(columns, state)
     rows = body(state, layout, sort)
     top = [title(state, columns), note(state, columns), heading(layout)]
     if size.lines is None:
@@ -185,6 +185,13 @@ def frame(
     foot_lines = foot_lines or (foot_line(sort, offset, len(visible), len(rows)),)
     lines = [*top, *visible, *blank, *(Text(line, style="reverse") for line in foot_lines)]
     return Text("\n").join(_fitted(line, columns, fill=True) for line in lines[: size.lines])
+
+
+def layout_of(columns: int, state: ScreenState) -> "ColumnLayout":
+    """The columns of the screen."""
+    shares = state.reading.shares if state.reading else ()
+    limits = any(share.limit_state for share in shares)
+    return ColumnLayout(columns, state.hidden, longest_pod(state.reading), limits=limits)
 
 
 def room_for_rows(size: Size, *, help_lines: bool, filters: bool) -> int:
@@ -291,14 +298,24 @@ class LinePlace(msgspec.Struct, frozen=True):
 class ColumnLayout:
     """The columns that fit, and their widths."""
 
-    def __init__(self, columns: int, hidden: Container[str] = (), longest: int = 0) -> None:
+    def __init__(
+        self,
+        columns: int,
+        hidden: Container[str] = (),
+        longest: int = 0,
+        *,
+        limits: bool = False,
+    ) -> None:
         """``hidden`` are titles of columns that are not shown; narrow terminals show fewer.
+
+        ``limits`` is whether the exporter reports if containers are limited.
 
         ``longest`` is the width of the longest namespace/pod: trend and bars give way to it.
         """
         self.width = columns
         self.wide = columns >= WIDE
         self.narrow = columns < NARROW
+        self.limits = limits and self.wide
         self._hidden = {title for title in OPTIONAL if title in hidden}
         for title in OPTIONAL:
             if columns - self._fixed() >= LEAST_NAME:
@@ -321,7 +338,7 @@ class ColumnLayout:
         """The width of all that is not a name, a bar or a spark."""
         widths = {"scheme": 10, "acct": 6, "sm": 5}
         shown = sum(width for title, width in widths.items() if title not in self._hidden)
-        return 2 + 16 + shown + (20 if self.wide else 0)
+        return 2 + 16 + shown + (10 if self.wide else 0) + (10 if self.limits else 0)
 
     def _columns(self) -> Iterator[TextColumn]:
         yield TextColumn("container", self.name, _name)
@@ -333,7 +350,7 @@ class ColumnLayout:
             yield TextColumn("scheme", 9, _scheme_or_state)
         if self.bar:
             yield TextColumn("of limit", self.bar, _used_bar)
-        if self.wide:
+        if self.limits:
             yield TextColumn("LIMIT", 9, _limit_state)
         yield TextColumn("used", 5, lambda share, _: Text(short(share.used), _colour(share)), True)
         yield TextColumn("limit", 5, lambda share, _: Text(_limit(share)), True)
