@@ -26,11 +26,14 @@ from vgpu.model.facts import (
     RegionDevice,
 )
 from vgpu.model.names import PodRef
+from vgpu.model.objects import Container as SpecContainer
+from vgpu.model.objects import Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.registry import registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
+from vgpu.sources.samples import pod_sample
 from vgpu.sources.shim import ShimSource
 
 GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -56,6 +59,8 @@ class Container:
         self.library.write_bytes(library().read_bytes())
         self.roots = folder / "regions"
         self.region_file = None
+        self.grants = None
+        self.pods = None
         self.mount = "ro"
         self.processes = []
         self.answer = {"NVIDIA_VISIBLE_DEVICES": GPU, "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
@@ -102,6 +107,22 @@ class Container:
             )
         return self.sources[profile]
 
+    def kai_pod(self, **annotations):
+        """Make it a pod of KAI Scheduler: no plugin allocates its share."""
+        self.grants = ()
+        self.pods = pod_sample(
+            (
+                Pod(
+                    POD,
+                    annotations=annotations,
+                    labels={"runai-gpu-group": "g"},
+                    containers=(SpecContainer("main"),),
+                    phase="Running",
+                ),
+            ),
+            complete=True,
+        )
+
     def observation(self, profile, used=GIB):
         pids = [process.pid for process in self.processes]
         shim = ShimSource((str(self.roots),), required=False).sample()
@@ -115,8 +136,11 @@ class Container:
             ),
             shim=shim,
             kubelet=KubeletSample(
-                {POD.uid: POD}, names, None if profile == "minimal" else (grant,)
+                {POD.uid: POD},
+                names,
+                None if profile == "minimal" else (grant,) if self.grants is None else self.grants,
             ),
+            pods=self.pods,
             process=None
             if profile == "minimal"
             else self.process_source(profile).sample(pids, shim.files),
@@ -276,6 +300,28 @@ def test_a_process_that_is_not_limited_is_never_in_place(container, evasion, pro
     assert reason.state is not LimitState.IN_PLACE
     if profile == "full":
         assert reason is FULL[evasion]
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "12288m"}, LimitReason.LIBRARY_MAPPED),
+        ({}, LimitReason.LIMIT_ZERO),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "1024m"}, LimitReason.LIMIT_DIFFERS),
+    ],
+)
+def test_the_isolator_of_kai_needs_its_limit_in_the_environment(container, env, reason):
+    container.kai_pod(**{"gpu-fraction": "0.5"})
+    container.start(**env)
+    assert container.reason("full") is reason
+    assert container.reason("standard") is LimitReason.WAY_UNKNOWN
+
+
+def test_kai_without_its_isolator_limits_nothing(container):
+    container.kai_pod(**{"gpu-memory": "4096"})
+    container.start(preload="")
+    container.library.unlink()
+    assert container.reason("full") is LimitReason.NOT_LIMITED
 
 
 @pytest.mark.parametrize(("mount", "writers"), [("ro,nosuid", ()), ("rw", ((POD, "main"),))])

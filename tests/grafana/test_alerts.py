@@ -77,7 +77,8 @@ def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path):
 def test_without_honor_labels_they_name_the_container_and_not_the_exporter(tmp_path):
     def tested(case):
         north = inputs(renamed(case.sick), cluster="north", job=case.job, instance="node-1")
-        both = {f"exported_{name}": case.labels[name] for name in OURS if name in case.labels}
+        kept = () if "instance" in case.lacks else OURS  # an aggregation keeps what it names
+        both = {f"exported_{name}": case.labels[name] for name in kept if name in case.labels}
         return firing(case, north, {**target_labels(case), **OURS, **case.labels, **both})
 
     cases = numbered(case for case in CASES if "pod" in case.labels)

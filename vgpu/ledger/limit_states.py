@@ -26,9 +26,10 @@ from vgpu.ledger.usage import Place, is_over
 from vgpu.model.allocation import Share
 from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
-from vgpu.model.units import WHOLE_DEVICE_MILLI
+from vgpu.model.units import MIB, WHOLE_DEVICE_MILLI
 from vgpu.schemes.limit_ways import (
     HAMI_CORE,
+    KAI,
     MIG,
     MPS,
     TIME_SLICING,
@@ -38,6 +39,7 @@ from vgpu.schemes.limit_ways import (
     LimitKind,
     LimitWay,
 )
+from vgpu.schemes.other_schedulers import AskedFraction
 from vgpu.schemes.registry import registry
 
 OverCounts = Mapping[tuple[str, str, str], int]
@@ -73,11 +75,13 @@ class LimitSources(msgspec.Struct, frozen=True):
         incomplete: the collectors that are on and did not bring all of their data.
         disabled: the containers whose spec has CUDA_DISABLE_CONTROL.
         over: the counts of the sample before.
+        fractions: UID on the node -> what a pod of KAI asks for; the ledger has no share of it.
     """
 
     incomplete: AbstractSet[str] = frozenset()
     disabled: AbstractSet[Place] = frozenset()
     over: OverCounts = {}
+    fractions: Mapping[str, AskedFraction] = {}
 
 
 def with_limits(
@@ -165,7 +169,12 @@ class _Gatherer:
         holdings = [each for each in by_device.values() if each.sources != _PROCESS_ONLY]
         if not holdings and container.scheme is not Scheme.NONE:
             holdings = [_unheld(share, container) for share in container.shares.values()]
-        reasons = [verdict(self._evidence(container, holding)) for holding in holdings]
+        asked = self._sources.fractions.get(container.pod.uid)
+        if not holdings and asked is not None:
+            shares = container.shares.values()
+            reasons = [verdict(self._of_fraction(container, share, asked)) for share in shares]
+        else:
+            reasons = [verdict(self._evidence(container, holding)) for holding in holdings]
         return worst(reasons) if reasons else None
 
     def library_writers(self) -> dict[str, tuple[tuple[PodRef, str], ...]] | None:
@@ -174,9 +183,9 @@ class _Gatherer:
         if process is None or not process.reads_maps:
             return None
         places: dict[str, dict[tuple[PodRef, str], None]] = {
-            file.library: {} for file in process.libraries
+            file.library: {} for file in process.libraries or ()
         }
-        own = {(file.device, file.inode): file.library for file in process.libraries}
+        own = {(file.device, file.inode): file.library for file in process.libraries or ()}
         pods = {usage.pod.uid: usage.pod for usage in self._containers}
         for (uid, container, _), pids in self._pids.items():
             for pid in pids:
@@ -223,6 +232,38 @@ class _Gatherer:
             answered=place in self._answered,
             region=None if region is None else bool(region.pids),
             over_samples=self._over(place, share, pids, limit or reserved, way) if known else 0,
+            failed=self._failed,
+            disabled=place in self._sources.disabled,
+        )
+
+    def _of_fraction(
+        self, container: ContainerUsage, share: ShareUsage, asked: AskedFraction
+    ) -> LimitEvidence:
+        """The evidence of a container of KAI, which is limited only where the isolator is."""
+        sample, place = self._samples.process, (container.pod.uid, container.container)
+        if sample is None or not sample.reads_maps or sample.libraries is None:
+            return LimitEvidence(UNREAD, failed=self._failed)
+        if KAI.library is None or KAI.library.name not in {
+            file.library for file in sample.libraries
+        }:
+            return LimitEvidence(TIME_SLICING, failed=self._failed)
+        known = share.device in self._known and share.used_bytes is not None
+        pids = self._pids.get((*place, share.device), ()) if known else ()
+        limits = [sample.linked[pid].limit_bytes for pid in pids if pid in sample.linked]
+        limit = None if not limits else 0 if 0 in limits else max(limits)
+        device = self._index.registry.devices.get(share.device)
+        reserved = asked.memory_of(device.memory_bytes if device else None)
+        if limit and reserved and abs(limit - reserved) <= MIB:
+            reserved = limit
+        processes = tuple([self._process(pid, share.device, KAI, None) for pid in pids])
+        return LimitEvidence(
+            KAI,
+            reads_maps=True,
+            sees_processes=self._sees,
+            processes=processes if known else None,
+            reserved_bytes=reserved,
+            limit_bytes=limit,
+            over_samples=self._over(place, share, pids, limit or reserved, KAI),
             failed=self._failed,
             disabled=place in self._sources.disabled,
         )
@@ -288,7 +329,7 @@ class _Gatherer:
             is_static = sample is not None and pid in sample.static
             return LimitedProcess(Linked.STATIC if is_static else None, has_slot=has_slot)
         return LimitedProcess(
-            linkage(linked, way.library, sample.libraries),
+            linkage(linked, way.library, sample.libraries or ()),
             linked.disabled,
             _preloads_other(linked, way.library),
             has_slot,

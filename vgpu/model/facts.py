@@ -276,12 +276,14 @@ class LinkedProcess(msgspec.Struct, frozen=True):
         dynamic: whether a dynamic loader is mapped; a static binary has none.
         disabled: whether its environment has CUDA_DISABLE_CONTROL.
         preload: the files in LD_PRELOAD of its environment.
+        limit_bytes: the limit of its first GPU that HAMi-core reads in its environment; 0 is none.
     """
 
     files: tuple[MappedFile, ...] = ()
     dynamic: bool = True
     disabled: bool = False
     preload: tuple[str, ...] = ()
+    limit_bytes: int = 0
 
 
 class NodeLibrary(msgspec.Struct, frozen=True, gc=False):
@@ -325,7 +327,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
         mps_servers: host pids of servers of MPS outside of containers.
         reads_maps: whether maps and environments of processes in containers are read.
         linked: host pid -> what the process has loaded, of those that could be read.
-        libraries: the files of the libraries that limit, on the node.
+        libraries: the files of the libraries that limit, on the node; None if they are unknown.
         static: host pids of processes in containers whose program is a static binary, where maps
             are not read.
         has_cgpu: whether the kernel has the module of cGPU; None if that was not read.
@@ -342,7 +344,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     mps_servers: frozenset[int] = frozenset()
     reads_maps: bool = False
     linked: Mapping[int, LinkedProcess] = {}
-    libraries: tuple[NodeLibrary, ...] = ()
+    libraries: tuple[NodeLibrary, ...] | None = None
     static: frozenset[int] = frozenset()
     has_cgpu: bool | None = None
 

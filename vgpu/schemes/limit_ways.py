@@ -92,6 +92,17 @@ GEMINI: Final = LimitWay(
     "minimal and standard: whether a process has loaded the library",
     LibraryFile("libgemhook.so", ("/kubeshare/library",)),
 )
+KAI: Final = LimitWay(
+    "KAI Scheduler, with or without its isolator",
+    LimitKind.LIBRARY,
+    "the library's file is mapped in each GPU process, whose environment has the limit (full,"
+    " `--collector.api`)",
+    "a process without the library, a copy of it, an environment without a limit; without the"
+    " isolator nothing is limited",
+    "minimal and standard: whether the node has the isolator",
+    HAMI_CORE.library,
+    can_be_disabled=True,
+)
 MIG: Final = LimitWay(
     "MIG instance",
     LimitKind.DRIVER,
@@ -137,8 +148,8 @@ UNREAD: Final = LimitWay(
     "every profile: whether the system limits",
 )
 
-WAYS: Final = (HAMI_CORE, VCUDA, GEMINI, MIG, MPS, CGPU, TIME_SLICING, WHOLE_GPU, UNREAD)
+WAYS: Final = (HAMI_CORE, KAI, VCUDA, GEMINI, MIG, MPS, CGPU, TIME_SLICING, WHOLE_GPU, UNREAD)
 """Each row once, in the order of the documentation."""
 
-LIBRARIES: Final = tuple(way.library for way in WAYS if way.library is not None)
+LIBRARIES: Final = tuple(dict.fromkeys(way.library for way in WAYS if way.library is not None))
 """The libraries that are looked for in processes."""

@@ -19,6 +19,8 @@ from typing import Final
 import msgspec
 
 from vgpu.model.objects import Pod
+from vgpu.model.units import MIB
+from vgpu.schemes.text import number
 
 GPU_GROUP: Final = "runai-gpu-group"
 """The label with a pod's GPU group; with ``/<group>`` behind it, of each of several."""
@@ -31,6 +33,9 @@ DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 
 RESERVATION: Final = ("app", "kai-resource-reservation")
 """The label of KAI's reservation pods, in :data:`_RESERVATIONS`."""
+
+_MOST_MIB: Final = 1 << 24
+"""Maximum number of MiB of a GPU that a pod asks for."""
 
 _RESERVATIONS: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of KAI's reservation pods; the second is that of releases before v0.6."""
@@ -48,6 +53,37 @@ class Recognised(msgspec.Struct, frozen=True, gc=False):
 
     scheduler: OtherScheduler
     key: str
+
+
+class AskedFraction(msgspec.Struct, frozen=True, gc=False):
+    """What a pod of KAI asks for of a GPU: a part of it, or an amount of memory."""
+
+    part: float | None = None
+    memory_bytes: int | None = None
+
+    def memory_of(self, gpu_bytes: int | None) -> int | None:
+        """Bytes of a GPU of this size, in whole MiB; None if unknown."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        if self.part is None or gpu_bytes is None:
+            return None
+        return int(gpu_bytes // MIB * self.part) * MIB
+
+
+def asked_fraction(pod: Pod) -> AskedFraction | None:
+    """What a pod of KAI asks for; None of other pods. An amount that cannot be read is unknown."""
+    recognised = other_scheduler(pod)
+    if recognised is None or recognised.scheduler is not OtherScheduler.KAI:
+        return None
+    part, memory = (pod.annotations.get(key, "") for key in FRACTIONS)
+    mebibytes = number(memory, _MOST_MIB)
+    try:
+        fraction = float(part)
+    except ValueError:
+        fraction = 0.0
+    return AskedFraction(
+        fraction if 0 < fraction <= 1 else None, mebibytes * MIB if mebibytes else None
+    )
 
 
 def is_mark(key: str) -> bool:

@@ -25,6 +25,7 @@ from vgpu.model.allocation import Device
 from vgpu.model.facts import GpuSample, ProcessSample
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.other_schedulers import asked_fraction
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.env import is_controlled
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
@@ -96,6 +97,11 @@ class LedgerBuilder:
                     if container.env and not is_controlled(container.env)
                 ),
                 self._over,
+                {
+                    node_uid(pod): asked
+                    for pod in (pods.pods if pods else ())
+                    if (asked := asked_fraction(pod)) is not None
+                },
             )
             judged, self._over = with_limits(
                 self._usage, self._index, self._files, observation, sources

@@ -20,7 +20,7 @@ from typing import Final
 from vgpu.model.facts import LinkedProcess, MappedFile, NodeLibrary
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.limit_ways import LIBRARIES
-from vgpu.schemes.volcano.env import DISABLE_CONTROL, is_controlled
+from vgpu.schemes.volcano.env import DISABLE_CONTROL, MEMORY_LIMIT, is_controlled, set_limit
 from vgpu.sources.container_processes import read_kernel_file
 from vgpu.sources.files import list_folder, translated
 from vgpu.sources.mps import read_environment
@@ -79,9 +79,13 @@ class LinkedLibraries:
             self._kept[pid] = kept
         return {pid: linked for pid, (_, linked) in self._kept.items()}
 
-    def node_files(self, rejections: list[Rejection]) -> tuple[NodeLibrary, ...]:
-        """The files of the libraries in their folders on the node, links followed."""
+    def node_files(self, rejections: list[Rejection]) -> tuple[NodeLibrary, ...] | None:
+        """The files of the libraries in their folders on the node, links followed.
+
+        None if a folder that is there cannot be read.
+        """
         files: dict[NodeLibrary, None] = {}
+        before = len(rejections)
         for library in LIBRARIES:
             for folder in library.folders:
                 path = f"{self._procfs}/1/root{folder}"
@@ -100,7 +104,7 @@ class LinkedLibraries:
                 except SourceError as error:
                     if error.reason is not Reason.ABSENT:
                         rejections.append(error.rejection())
-        return tuple(files)
+        return tuple(files) if len(rejections) == before else None
 
     def _program(self, pid: int) -> _Program:
         """The identity of the process and its program. Raises OSError."""
@@ -130,11 +134,17 @@ class LinkedLibraries:
         )
         preload = variables.get(_PRELOAD, b"").decode("utf-8", "replace")
         control = variables.get(DISABLE_CONTROL.encode(), b"").decode("utf-8", "replace")
+        limits = {
+            name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+            for name, value in variables.items()
+            if name.startswith(MEMORY_LIMIT.encode())
+        }
         return LinkedProcess(
             tuple(files),
             _LOADER.search(maps) is not None,
             not is_controlled({DISABLE_CONTROL: control}),
             tuple(re.split(r"[ :]+", preload.strip(" :"))) if preload.strip(" :") else (),
+            set_limit(limits, 0) or 0,
         )
 
 

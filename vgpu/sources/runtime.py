@@ -177,7 +177,7 @@ class ProcessSource:
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
         clients = self._mps_clients(owners, rejections) if self._bare else {}
         linked: dict[int, LinkedProcess] = {}
-        libraries: tuple[NodeLibrary, ...] = ()
+        libraries: tuple[NodeLibrary, ...] | None = None
         if self._bare:
             in_pods = [pid for pid, owner in owners.items() if owner and owner.pod_uid]
             linked = self._libraries.sample(in_pods, rejections)
