@@ -164,6 +164,12 @@ class SimulatedDriver:
         uses = [use for use in uses_at(scenario, t) if use.gpu not in lost]
         states = [state for state in gpus_at(scenario, t) if state.gpu.uuid not in lost]
         answering = frozenset(state.gpu.uuid for state in states)
+        clients = {
+            process.pid
+            for _, container in scenario.containers()
+            if container.mps
+            for process in container.processes
+        }
         return GpuSample(
             gpus=tuple(
                 Gpu(
@@ -176,7 +182,9 @@ class SimulatedDriver:
             ),
             lost=tuple(gpu.uuid for gpu in scenario.gpus if gpu.uuid in lost),
             counted=len(scenario.gpus),
-            processes=tuple(GpuProcess(use.pid, use.gpu, use.used_bytes) for use in uses),
+            processes=tuple(
+                GpuProcess(use.pid, use.gpu, use.used_bytes, mps=use.pid in clients) for use in uses
+            ),
             processes_known=answering,
             utilization={(use.pid, use.gpu): use.sm_percent / 100 for use in uses},
             utilization_known=answering,

@@ -1,5 +1,6 @@
 """The chart, installed on a real node: each program does its work with just its rights."""
 
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -41,6 +42,13 @@ PROFILES = {
 """Profile -> user, capabilities, collectors that bring data."""
 
 OF_THE_NODE = {"process", "pod-resources", "kubelet-checkpoint", "own-checkpoint", "limit-file"}
+
+REASONS = {
+    "minimal": "no_processes_seen",
+    "standard": "maps_not_read",
+    "full": "library_not_mapped",
+}
+"""Profile -> why it is known or unknown whether a container without the library is limited."""
 
 SOURCES = {
     "minimal": {"shim"},
@@ -184,6 +192,8 @@ def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(
     for pod in USERS:
         used = about(page, "vgpu_container_memory_used_bytes", pod)
         assert used == ([] if profile == "minimal" else [GIB])
+    infos = [at for at in page if at.startswith("vgpu_container_info{") and "train" in at]
+    assert [re.search(r'limit_reason="(\w*)"', at)[1] for at in infos] == [REASONS[profile]]
     read = {
         at.split('"')[1]
         for at, value in page.items()
