@@ -45,10 +45,10 @@ OF_THE_NODE = {"process", "pod-resources", "kubelet-checkpoint", "own-checkpoint
 
 REASONS = {
     "minimal": "no_processes_seen",
-    "standard": "maps_not_read",
-    "full": "library_not_mapped",
+    "standard": "static_binary",
+    "full": "static_binary",
 }
-"""Profile -> why it is known or unknown whether a container without the library is limited."""
+"""Profile -> the reason of the limit's state of a container whose program is a static busybox."""
 
 SOURCES = {
     "minimal": {"shim"},

@@ -157,6 +157,7 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/sources/kubelet_checkpoint.py": "counts the replicas that NVIDIA's plugin registers",
     "vgpu/sources/mps.py": "reads the log of NVIDIA's MPS daemons, and their clients' environment",
+    "vgpu/sources/linked_libraries.py": "reads the environment of one library, HAMi-core",
     "vgpu/kube/kept_keys.py": "keeps the resources of NVIDIA's plugin, whose row keeps no keys",
     "vgpu/program/nvidia_flag.py": "sets the other names of its resources",
     "vgpu/program/written_keys.py": "has the keys of KubeShare's controllers",

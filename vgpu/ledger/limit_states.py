@@ -21,11 +21,13 @@ from vgpu.ledger.limit_verdict import (
     verdict,
     worst,
 )
+from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.node import NodeFiles
 from vgpu.ledger.usage import Place, is_over
 from vgpu.model.allocation import Share
 from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
+from vgpu.model.objects import Pod
 from vgpu.model.units import MIB, WHOLE_DEVICE_MILLI
 from vgpu.schemes.limit_ways import (
     HAMI_CORE,
@@ -39,8 +41,9 @@ from vgpu.schemes.limit_ways import (
     LimitKind,
     LimitWay,
 )
-from vgpu.schemes.other_schedulers import AskedFraction
+from vgpu.schemes.other_schedulers import AskedFraction, asked_fraction
 from vgpu.schemes.registry import registry
+from vgpu.schemes.volcano.env import is_controlled
 
 OverCounts = Mapping[tuple[str, str, str], int]
 """(pod UID, container, device) -> number of consecutive samples over the limit, 2 for more."""
@@ -82,6 +85,25 @@ class LimitSources(msgspec.Struct, frozen=True):
     disabled: AbstractSet[Place] = frozenset()
     over: OverCounts = {}
     fractions: Mapping[str, AskedFraction] = {}
+
+
+def limit_sources(
+    pods: Iterable[Pod], incomplete: AbstractSet[str], over: OverCounts
+) -> LimitSources:
+    """What the verdicts need of the node's pods, as the API server knows them."""
+    disabled: set[Place] = set()
+    fractions: dict[str, AskedFraction] = {}
+    for pod in pods:
+        uid = node_uid(pod)
+        disabled.update(
+            (uid, container.name)
+            for container in pod.containers
+            if container.env and not is_controlled(container.env)
+        )
+        asked = asked_fraction(pod)
+        if asked is not None:
+            fractions[uid] = asked
+    return LimitSources(incomplete, disabled, over, fractions)
 
 
 def with_limits(
@@ -249,8 +271,9 @@ class _Gatherer:
             return LimitEvidence(TIME_SLICING, failed=self._failed)
         known = share.device in self._known and share.used_bytes is not None
         pids = self._pids.get((*place, share.device), ()) if known else ()
-        limits = [sample.linked[pid].limit_bytes for pid in pids if pid in sample.linked]
-        limit = None if not limits else 0 if 0 in limits else max(limits)
+        found = [sample.linked[pid].limit_bytes for pid in pids if pid in sample.linked]
+        limits = [limit for limit in found if limit is not None]
+        limit = 0 if 0 in limits else max(limits) if limits and len(limits) == len(found) else None
         device = self._index.registry.devices.get(share.device)
         reserved = asked.memory_of(device.memory_bytes if device else None)
         if limit and reserved and abs(limit - reserved) <= MIB:

@@ -115,7 +115,7 @@ class LimitReason(Explained):
     MAPS_UNREAD = (
         "maps_unread",
         LimitState.UNKNOWN,
-        "/proc/<pid>/maps or /proc/<pid>/environ of a GPU process could not be read",
+        "/proc/<pid>/maps of a GPU process could not be read",
     )
     LIBRARY_UNREAD = (
         "library_unread",

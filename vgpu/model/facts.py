@@ -274,16 +274,17 @@ class LinkedProcess(msgspec.Struct, frozen=True):
     Attributes:
         files: the mapped files whose names are those of such libraries.
         dynamic: whether a dynamic loader is mapped; a static binary has none.
-        disabled: whether its environment has CUDA_DISABLE_CONTROL.
-        preload: the files in LD_PRELOAD of its environment.
-        limit_bytes: the limit of its first GPU that HAMi-core reads in its environment; 0 is none.
+        disabled: whether its environment has CUDA_DISABLE_CONTROL; False if that was not read.
+        preload: the files in LD_PRELOAD of its environment; none if that was not read.
+        limit_bytes: the limit of its first GPU that HAMi-core reads in its environment; 0 is none,
+            None if that was not read.
     """
 
     files: tuple[MappedFile, ...] = ()
     dynamic: bool = True
     disabled: bool = False
     preload: tuple[str, ...] = ()
-    limit_bytes: int = 0
+    limit_bytes: int | None = None
 
 
 class NodeLibrary(msgspec.Struct, frozen=True, gc=False):

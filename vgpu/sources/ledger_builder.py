@@ -15,7 +15,7 @@ from vgpu.ledger.from_api import registered
 from vgpu.ledger.from_kubelet import GrantContext
 from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
-from vgpu.ledger.limit_states import LimitSources, OverCounts, with_limits
+from vgpu.ledger.limit_states import OverCounts, limit_sources, with_limits
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.merge import ResolutionCache
 from vgpu.ledger.node import NodeFiles, NodeSamples, StatementCache, read_samples
@@ -25,9 +25,7 @@ from vgpu.model.allocation import Device
 from vgpu.model.facts import GpuSample, ProcessSample
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.other_schedulers import asked_fraction
 from vgpu.schemes.registry import registry
-from vgpu.schemes.volcano.env import is_controlled
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
 
 Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
@@ -87,21 +85,10 @@ class LedgerBuilder:
         is_same = kept is not None and all(a is b for a, b in zip(inputs, kept, strict=True))
         if not is_same or 1 in self._over.values():
             self._limit_inputs = None
-            pods = observation.pods
-            sources = LimitSources(
+            sources = limit_sources(
+                observation.pods.pods if observation.pods else (),
                 observation.incomplete,
-                frozenset(
-                    (node_uid(pod), container.name)
-                    for pod in (pods.pods if pods else ())
-                    for container in pod.containers
-                    if container.env and not is_controlled(container.env)
-                ),
                 self._over,
-                {
-                    node_uid(pod): asked
-                    for pod in (pods.pods if pods else ())
-                    if (asked := asked_fraction(pod)) is not None
-                },
             )
             judged, self._over = with_limits(
                 self._usage, self._index, self._files, observation, sources

@@ -3,7 +3,8 @@
 The kernel names the mapped files of a process in /proc/<pid>/maps, with their device and inode, and
 the environment with which its program was started in /proc/<pid>/environ (proc(5));
 /proc/<pid>/mountinfo has the mounts that it sees. All three need SYS_PTRACE for processes of other
-users. The node's files are seen through the root of process 1.
+containers. Only its owner may open ``environ``, so that of a process of another user is not read,
+and shows nothing. The node's files are seen through the root of process 1.
 
 A process is read once for a pid and its program: ``starttime`` of /proc/<pid>/stat, and the
 addresses that exec(2) draws, are compared in each sample, so a process that starts another program
@@ -31,7 +32,7 @@ MAX_MAPS_BYTES: Final = 8 * 1024 * 1024
 MAX_LIBRARIES: Final = 1024
 """Maximum number of entries that are read of a folder of libraries."""
 
-_PRELOAD: Final = b"LD_PRELOAD"
+_PRELOAD: Final = "LD_PRELOAD"
 
 _LINE: Final = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+) +(/(?:[^\n]*/)?)((?:"
@@ -128,24 +129,31 @@ class LinkedLibraries:
             ): None
             for major, minor, inode, folder, name, deleted in sorted(found)
         }
-        variables = dict(
-            variable.partition(b"=")[::2]
-            for variable in read_environment(f"{self._procfs}/{pid}/environ").split(b"\0")
-        )
-        preload = variables.get(_PRELOAD, b"").decode("utf-8", "replace")
-        control = variables.get(DISABLE_CONTROL.encode(), b"").decode("utf-8", "replace")
-        limits = {
-            name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-            for name, value in variables.items()
-            if name.startswith(MEMORY_LIMIT.encode())
-        }
+        is_dynamic = _LOADER.search(maps) is not None
+        try:
+            environment = read_environment(f"{self._procfs}/{pid}/environ")
+        except PermissionError:
+            return LinkedProcess(tuple(files), is_dynamic)
+        variables = _variables(environment)
+        preload = variables.get(_PRELOAD, "").strip(" :")
+        limits = {name: text for name, text in variables.items() if name.startswith(MEMORY_LIMIT)}
         return LinkedProcess(
             tuple(files),
-            _LOADER.search(maps) is not None,
-            not is_controlled({DISABLE_CONTROL: control}),
-            tuple(re.split(r"[ :]+", preload.strip(" :"))) if preload.strip(" :") else (),
+            is_dynamic,
+            not is_controlled(variables),
+            tuple(re.split(r"[ :]+", preload)) if preload else (),
             set_limit(limits, 0) or 0,
         )
+
+
+def _variables(environment: bytes) -> dict[str, str]:
+    """The variables that are looked at."""
+    variables = {}
+    for variable in environment.decode("utf-8", "replace").split("\0"):
+        name, _, text = variable.partition("=")
+        if name.startswith((_PRELOAD, DISABLE_CONTROL, MEMORY_LIMIT)):
+            variables[name] = text
+    return variables
 
 
 LEAST_LIBRARY_KIB: Final = 64
