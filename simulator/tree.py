@@ -100,6 +100,7 @@ def tree(scenario: Scenario, alive: frozenset[int], start: float) -> FileTree:
 def _host_files(scenario: Scenario, alive: frozenset[int]) -> Iterator[tuple[str, bytes]]:
     yield f"{CGROUPFS}/cgroup.controllers", _CONTROLLERS
     yield f"{PROCFS}/1/cgroup", b"0::/init.scope\n"
+    yield f"{PROCFS}/modules", b"nvidia 56823808 2 - Live 0x0000000000000000\n"
     for process in scenario.host_processes:
         if process.pid in alive:
             yield f"{PROCFS}/{process.pid}/cgroup", f"0::/{_HOST_CGROUP}\n".encode()

@@ -205,6 +205,13 @@ def test_the_use_counts_whatever_the_set_up_is(container):
     assert container.reason("full", 6 * GIB) is LimitReason.OVER_LIMIT
 
 
+def test_a_whole_gpu_needs_no_limit(container):
+    container.answer["CUDA_DEVICE_MEMORY_LIMIT_0"] = f"{24 * 1024}m"
+    container.region(limit=24 * GIB)
+    container.start(preload="")
+    assert container.reason("full") is LimitReason.WHOLE_DEVICE
+
+
 # ---------------------------------------------------------------- never limited
 
 

@@ -23,6 +23,7 @@ from vgpu.ledger.limit_verdict import (
 )
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.node import NodeFiles
+from vgpu.ledger.statements import LIMITS
 from vgpu.ledger.usage import Place, is_over
 from vgpu.model.allocation import Share
 from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
@@ -303,8 +304,21 @@ class _Gatherer:
             return HAMI_CORE if container.layout else WHOLE_GPU if is_whole else UNREAD
         row = registry().of(holding.scheme)
         way = row.limit_way if row else UNREAD
-        cores = holding.share.cores_milli or 0
-        return WHOLE_GPU if way.whole_is_free and cores >= WHOLE_DEVICE_MILLI else way
+        return WHOLE_GPU if self._is_whole(holding, way) else way
+
+    def _is_whole(self, holding: Holding, way: LimitWay) -> bool:
+        """Whether the share is a whole GPU, by a source that no tenant writes.
+
+        HAMi may keep its library out of containers that have whole GPUs (HAMi#2748).
+        """
+        if way.kind is not LimitKind.LIBRARY:
+            return False
+        cores, memory = holding.share.cores_milli or 0, holding.share.memory_bytes or 0
+        device = self._index.registry.devices.get(holding.share.device)
+        size = device.memory_bytes if device else None
+        is_sized = holding.sized_by is not None and holding.sized_by not in LIMITS
+        has_all_memory = bool(size) and is_sized and memory >= (size or 0)
+        return has_all_memory or (way.whole_is_free and cores >= WHOLE_DEVICE_MILLI)
 
     def _devices_of(self, place: Place) -> AbstractSet[str]:
         of_pod = self._index.holdings.get(place[0], {})

@@ -24,7 +24,7 @@ from vgpu.model.facts import (
 )
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
-from vgpu.sources.container_processes import PodPidReader
+from vgpu.sources.container_processes import PodPidReader, read_kernel_file
 from vgpu.sources.files import list_folder, printable, translated
 from vgpu.sources.linked_libraries import LinkedLibraries, is_static
 from vgpu.sources.mps import MpsClients, is_mps_server
@@ -52,8 +52,9 @@ V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "systemd")
 
 QOS_CLASSES = ("burstable", "besteffort")
 
-CGPU = "cgpu_km"
-"""The folder of procfs that the kernel module of Aliyun's cGPU makes."""
+_CGPU = b"cgpu_km "
+"""How the line of the kernel module of Aliyun's cGPU begins in /proc/modules, which lsmod shows
+(Alibaba Cloud, "Install and use cGPU on GPU-accelerated instances")."""
 
 _SCOPE = re.compile(r"(?:(?P<prefix>[a-z][a-z0-9-]{0,62})-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
@@ -152,6 +153,7 @@ class ProcessSource:
         self._parsed: dict[bytes, ProcessOwner | None] = {}
         self._clients = MpsClients(procfs)
         self._libraries = LinkedLibraries(procfs)
+        self._has_cgpu: bool | None = None
         self._static: frozenset[int] = frozenset()
         self._checked: frozenset[int] = frozenset()
         self._samples = 0
@@ -199,7 +201,7 @@ class ProcessSource:
             linked,
             libraries,
             frozenset() if self._bare else self._static_pids(owners),
-            Path(self._procfs, CGPU).exists(),
+            self._cgpu(),
         )
 
     def _pids_of_pods(
@@ -278,6 +280,16 @@ class ProcessSource:
             self._owners = owners
         self._ended = ((self._ended | before.keys()) & pids) - owners.keys()
         return self._owners, hidden
+
+    def _cgpu(self) -> bool | None:
+        """Whether the kernel has the module of cGPU, read at times; None if that is unknown."""
+        if self._has_cgpu is None or not self._samples % SAMPLES_OF_TRUST:
+            try:
+                modules = read_kernel_file(f"{self._procfs}/modules")
+            except OSError:
+                return None
+            self._has_cgpu = any(line.startswith(_CGPU) for line in modules.split(b"\n"))
+        return self._has_cgpu
 
     def _static_pids(self, owners: Mapping[int, ProcessOwner | None]) -> frozenset[int]:
         """The processes in pods that run a static binary; read again as often as their cgroups."""
