@@ -11,8 +11,8 @@ from exporter.compat import CONFLICTING, Compat
 from exporter.families.details import MEANING, Detail
 from vgpu.model.units import MIB
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import RESERVED
+from vgpu.program.resource_names import resource_flags
 from vgpu.program.web_flags import web_flags
 from vgpu.sources.http_access import ClientOptions
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
@@ -243,7 +243,7 @@ FLAGS = (
         multiple=True,
         metavar="DIR",
     ),
-    nvidia_resource_flag,
+    resource_flags,
     flag(
         "--pods",
         "A dump of 'kubectl get pods -A -o json' in place of --collector.api; read again on change."

@@ -340,7 +340,7 @@ def leftovers(view: ExporterView) -> Iterator[Problem]:
                 f"{count(len(places), 'container')} can change {library} of this node, which limits"
                 f" others: {_listed(named(*place) for place in places)}."
             )
-            detail = ProblemDetail(library, "vgpu doctor node", _LIMITS)
+            detail = ProblemDetail(library, f"sha256sum {shlex.quote(library)}", _LIMITS)
             yield Problem(ProblemSeverity.WARNING, text, detail.place, detail)
     for container in view.usage.released or ():
         text = f"{who(container)} has ended; its region is still there."

@@ -18,9 +18,9 @@ from exporter.problems import COLLECTORS, Problem, ProblemSeverity, problems, sh
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import Holding
 from vgpu.ledger.container_usage import ShareUsage
+from vgpu.ledger.limit_verdict import UNCAPPED, LimitReason, limit_word
 from vgpu.model.addresses import SITE
 from vgpu.model.documentation import page
-from vgpu.ledger.limit_verdict import UNCAPPED, LimitReason, limit_word
 from vgpu.model.names import Phase
 from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
 from vgpu.model.units import count, percent

@@ -24,6 +24,7 @@ from vgpu.kube.kinds import LEASES
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import connected
 from vgpu.program.output import say
+from vgpu.program.resource_names import settle_at_start
 
 LEASE: Final = "vgpu-reconciler"
 """The Lease that the acting reconciler holds; a node's own is named after the node too."""
@@ -122,6 +123,8 @@ class Session(msgspec.Struct, frozen=True):
 @contextmanager
 def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator[Session]:
     """A session; ``continuous`` watches instead of listing. Raises click.ClickException."""
+    if continuous and options.scope is Scope.CLUSTER:
+        settle_at_start(options.kubeconfig, options.context)
     with connected(
         options.kubeconfig, options.context, options.request_timeout, waits=continuous
     ) as cluster:

@@ -11,7 +11,7 @@ from vgpu.kube.quantities import is_extended_resource
 from vgpu.model.allocation import RequestDefaults
 from vgpu.model.units import MIB, WHOLE_DEVICE_PERCENT
 from vgpu.placement.dialect import BINPACK, SPREAD
-from vgpu.placement.dialects import ROWS, PlacementPolicies
+from vgpu.placement.dialects import PlacementPolicies, dialect_rows
 from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.flags import composed
@@ -47,7 +47,7 @@ class UnservedResourcesType(click.ParamType[frozenset[str]]):
         for name in sorted(names):
             if not is_extended_resource(name):
                 self.fail(f"{name!r} is not a resource such as example.com/gpu", param, ctx)
-            if any(name in row.managed for row in ROWS):
+            if any(name in row.managed for row in dialect_rows()):
                 self.fail(f"{name!r} is served", param, ctx)
         return names
 

@@ -43,8 +43,8 @@ from vgpu.placement.dialects import scheduler_schemes
 from vgpu.program.flags import Duration, MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.kube_flags import connected, kubeconfig_flags
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import program_routes
+from vgpu.program.resource_names import resource_flags, settle_at_start
 from vgpu.program.web_flags import WebOptions, web_flags
 from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.message import Handler
@@ -162,7 +162,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     metavar="UNIT",
     help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or a number of them (256MiB).",
 )
-@nvidia_resource_flag
+@resource_flags
 @click.option(
     "--web.allow-anonymous",
     "allow_anonymous",
@@ -214,6 +214,7 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     with ProgramHost.from_flags(ctx.params, web=web) as host:
         check_listeners(host, web, allow_anonymous=allow_anonymous)
         check_clients(host, options)
+        settle_at_start(options.kubeconfig, options.context)
         with connected(
             options.kubeconfig,
             options.context,

@@ -19,7 +19,7 @@ from simulator.scheme_objects import (
 from simulator.store import Json
 from vgpu.model.allocation import Device
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.gpushare.node import GPUS
+from vgpu.schemes.gpushare.node import NAMES
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 
 
@@ -132,7 +132,7 @@ def node_object(scenario: Scenario) -> Json:
         marks |= Volcano(VOLCANO, GIB // MIB).register(devices)
     offered = {name: str(len(ids)) for name, ids in registered(scenario).items()}
     if System.GPUSHARE in systems:
-        offered[GPUS] = str(len(devices))
+        offered[NAMES.count] = str(len(devices))
     quantities = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
     return {
         "apiVersion": "v1",

@@ -13,14 +13,16 @@ from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare.node import GPUS, MEMORY
+from vgpu.schemes.gpushare.node import NAMES
 from vgpucli.inspect.legacy import details, summary
 
 
 def node(name, units, gpus, address=""):
     """The capacity is larger than the allocatable amount, so that the two differ."""
-    allocatable = {MEMORY: units, GPUS: gpus}
-    return Node(name, address=address, capacity={MEMORY: 999, GPUS: 9}, allocatable=allocatable)
+    allocatable = {NAMES.memory: units, NAMES.count: gpus}
+    return Node(
+        name, address=address, capacity={NAMES.memory: 999, NAMES.count: 9}, allocatable=allocatable
+    )
 
 
 def pod(name, on, units, index=None, allocation=None, *, namespace="default", phase="Running"):
@@ -30,7 +32,7 @@ def pod(name, on, units, index=None, allocation=None, *, namespace="default", ph
         node=on,
         phase=phase,
         annotations={key: text for key, text in annotations.items() if text is not None},
-        containers=(Container("c", {MEMORY: units}),),
+        containers=(Container("c", {NAMES.memory: units}),),
     )
 
 
@@ -147,7 +149,7 @@ def test_percents_are_truncated_after_a_division_of_floats(used, percent):
 
 
 def test_init_containers_are_not_counted():
-    more = Container("init", {MEMORY: 9}, ContainerKind.INIT)
+    more = Container("init", {NAMES.memory: 9}, ContainerKind.INIT)
     one = pod("p", "a", 3, "0")
     both = Pod(one.ref, node="a", annotations=one.annotations, containers=(*one.containers, more))
     assert summary(NODES, [both]) == summary(NODES, [one])

@@ -13,16 +13,19 @@ from msgspec import structs
 
 from vgpu.kube.closed_nodes import NO_POD, ClosedNode, FreeResources, closed_to_pod
 from vgpu.kube.scheduling_objects import SchedulingNode, SchedulingObjects, SchedulingPod
-from vgpu.placement.dialects import ROWS
-
-UNCOUNTED: Final = frozenset(chain.from_iterable((*row.only_counted, *row.unread) for row in ROWS))
-"""Resources that no node reports and that kube-scheduler is to ignore."""
+from vgpu.placement.dialects import dialect_rows
 
 AGAIN: Final = "-again"
 """At the end of the UID of a pod that takes the place of another one."""
 
 Offered = tuple[list[str], dict[str, ClosedNode]]
 """The open nodes, and why the others are closed, by name."""
+
+
+def uncounted() -> frozenset[str]:
+    """Resources that no node reports and that kube-scheduler is to ignore."""
+    rows = dialect_rows()
+    return frozenset(chain.from_iterable((*row.only_counted, *row.unread) for row in rows))
 
 
 class NodeOffers:
@@ -42,7 +45,7 @@ class NodeOffers:
         """``drained`` nodes are offered for no pod; ``unjudged`` resources are not compared."""
         self.wanted = wanted
         self._nodes = {each.node.name: each for each in read.nodes if each.node.name not in drained}
-        self._unjudged = UNCOUNTED.union(unjudged)
+        self._unjudged = uncounted().union(unjudged)
         self._free = FreeResources(read.nodes, read.placed)
         self._of_pods = {
             each.uid: each.scheduling for each in read.placed if each.scheduling is not None

@@ -24,6 +24,7 @@ from vgpu.model.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
 from vgpu.model.units import GIB
 from vgpu.program.flags import field, is_typed
 from vgpu.program.process import build_info
+from vgpu.schemes.resource_names import ORIGINAL_NAMES
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors
 
@@ -47,6 +48,8 @@ FLAGS = (
     *NODE_FLAGS,
     "--gpushare.memory-unit",
     "--volcano.memory-factor",
+    *(f"--{system}.resource" for system in ORIGINAL_NAMES),
+    "--nvidia.resource",
     "--sample.timeout",
 )
 """The exporter's flags that these commands take."""

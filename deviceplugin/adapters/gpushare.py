@@ -23,11 +23,11 @@ from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gpushare import annotations as gpushare_annotations
 from vgpu.schemes.gpushare import env as gpushare_env
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import GPUS, MEMORY, isolation, unhealthy_data
+from vgpu.schemes.gpushare.node import isolation, unhealthy_data
 
 _NOT_EXTENDED = (
     f"{gpushare_annotations.INDEX} is missing: kube-scheduler does not ask the gpushare extender"
-    f" about {MEMORY}, or another scheduler has bound the pod"
+    " about {memory}, or another scheduler has bound the pod"
 )
 
 
@@ -48,7 +48,7 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     @property
     def resources(self) -> tuple[str, ...]:
         """Memory alone; GPUs are counted on the Node object."""
-        return (MEMORY,)
+        return (self.codec.names.memory,)
 
     # ------------------------------------------------------------ devices
 
@@ -79,7 +79,8 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
-            raise BindRefused(BindRefusal.NO_CLAIM, _NOT_EXTENDED, pod.ref)
+            detail = _NOT_EXTENDED.format(memory=self.codec.names.memory)
+            raise BindRefused(BindRefusal.NO_CLAIM, detail, pod.ref)
         uuids = {name: gpu.uuid for gpu in devices for name in gpu.names}
         for allocation in claim.allocations:
             request = asked.get(allocation.container)
@@ -160,10 +161,11 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     ) -> NodePatch:
         """How many GPUs, and which of them are unhealthy."""
         count = len(devices)
-        published = (node.capacity.get(GPUS, 0), node.allocatable.get(GPUS, 0))
+        resource = self.codec.names.count
+        published = (node.capacity.get(resource, 0), node.allocatable.get(resource, 0))
         ill = (gpu.index for gpu in devices if not gpu.healthy and gpu.index is not None)
         return NodePatch(
-            capacity={} if published == (count, count) else {GPUS: count},
+            capacity={} if published == (count, count) else {resource: count},
             unhealthy=unhealthy_data(ill),
         )
 

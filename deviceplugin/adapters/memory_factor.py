@@ -32,7 +32,7 @@ def published(factor: int) -> dict[str, str]:
 
 def smallest(devices: Iterable[Device]) -> int | None:
     """MiB of the smallest unit with which the list of these GPUs is not too long."""
-    kind = dict(VOLCANO.advertised)[VOLCANO.memory]
+    kind = dict(VOLCANO.id_parts)["memory"]
     gpu_devices = (
         SharedMemory(len(f"{gpu.uuid}{kind}-"), gpu.memory_bytes or 0) for gpu in devices
     )

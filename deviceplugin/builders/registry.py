@@ -29,8 +29,7 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import MEMORY
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import names_of, registry
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano.key_set import ShimPaths
 
@@ -127,7 +126,7 @@ _KEY_SETS: Final = {key_set.name: key_set for key_set in (VOLCANO, HAMI)}
 
 def _make_volcano(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
     """Also puts the shim on the host if the flags ask for it. Raises FactorError, ShimError."""
-    key_set = _KEY_SETS[options.volcano_dialect]
+    key_set = _KEY_SETS[options.volcano_dialect].named(names_of(options.volcano_dialect))
     paths = _shim_paths(options)
     policy = options.volcano_core_policy
     adapter = VolcanoAdapter(
@@ -181,12 +180,12 @@ VOLCANO_BUILDER: Final = AdapterBuilder(
 
 
 def _make_gpushare(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
-    adapter = GpushareAdapter(Gpushare(options.gpushare_memory_unit))
+    adapter = GpushareAdapter(Gpushare(options.gpushare_memory_unit, names=names_of("gpushare")))
     return adapter.on(inputs.node) if inputs.node else adapter
 
 
 def _gpushare_unit(adapter: SchemeAdapter, resource: str) -> IdUnit | None:
-    if isinstance(adapter, GpushareAdapter) and resource == MEMORY:
+    if isinstance(adapter, GpushareAdapter) and resource == adapter.codec.names.memory:
         return IdUnit(adapter.codec.memory_unit, "--gpushare.memory-unit", "MiB")
     return None
 
@@ -202,7 +201,7 @@ GPUSHARE_BUILDER: Final = AdapterBuilder(
 
 def _make_gaia(options: PluginOptions, inputs: AdapterInputs) -> SchemeAdapter:
     return GaiaAdapter(
-        Gaia(options.gaia_limits_dir, options.gaia_driver_dir),
+        Gaia(options.gaia_limits_dir, options.gaia_driver_dir, names=names_of("gaia")),
         share_mode=options.gaia_share_mode,
         node_labels=dict(options.gaia_node_label),
         links=inputs.links,

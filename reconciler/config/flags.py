@@ -35,8 +35,8 @@ from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
 from vgpu.program.kube_flags import kubeconfig_flags
 from vgpu.program.node_token import node_token_flag
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say_text
+from vgpu.program.resource_names import resource_flags
 from vgpu.program.value_completion import OfferedText, words
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file
@@ -227,7 +227,7 @@ where_flags: Final = composed(
     ),
     node_token_flag,
     *_NODE_FLAGS.values(),
-    nvidia_resource_flag,
+    resource_flags,
     click.option(
         "--volcano.memory-factor",
         "volcano_memory_factor",

@@ -36,6 +36,7 @@ from vgpu.model.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
+from vgpu.program.resource_names import settle_by_cluster, unknown_names
 from vgpu.quota.limits import NamespaceQuota, cluster_quotas, has_gpu_admission
 from vgpu.schemes.registry import registry
 
@@ -73,6 +74,8 @@ class _ClusterObserver:
     def view(self, now: float) -> ClusterView:
         """The state of the cluster; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
+        if not self._continuous and settle_by_cluster(self._cluster, nodes.objects):
+            nodes = self._kinds.nodes()
         seen_resource_claims, slices = Seen[ResourceClaim](), Seen[ResourceSlice]()
         if self._reads_resource_claims:
             seen_resource_claims = self._kinds.resource_claims()
@@ -271,7 +274,7 @@ def cluster_view(
     """
     pods = tuple(pod for pod in objects.pods if _shares(pod, schemes.nvidia))
     others = tuple(pod for pod in objects.pods if not _shares(pod, schemes.nvidia))
-    notes = [*known.notes, *schemes.notes]
+    notes = [*known.notes, *unknown_names(), *schemes.notes]
     if others:
         what = "pod with GPUs or MIG instances of NVIDIA's own device plugin"
         notes.append(f"{count(len(others), what)}: {_OBSERVED}")

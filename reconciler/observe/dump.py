@@ -18,6 +18,7 @@ from vgpu.kube.dump import decode_dump, ignored_text, is_cut, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
+from vgpu.program.resource_names import settle_by_dumps
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 
@@ -33,6 +34,7 @@ class DumpObserver:
 
     def view(self, now: float) -> ClusterView:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
+        settle_by_dumps([(self._content, self._object_name)])
         dump = decode_dump(self._content, self._object_name, keep=Keep.ALL)
         ignored = ignored_text(dump.others)
         if dump.is_foreign:

@@ -11,12 +11,14 @@ from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
 from vgpu.model.reasons import SourceError
 from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.output import say
+from vgpu.program.resource_names import resource_flags
 
 MOST_BYTES: Final = 1024 * 1024
 """Maximum size of the file, in bytes."""
 
 
 @click.command("check-config", context_settings={"max_content_width": 100})
+@resource_flags
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.pass_context
 def check_config(ctx: click.Context, /, file: Path) -> None:

@@ -18,7 +18,7 @@ from scheduler.check_config.kube_scheduler_config import (
 )
 from vgpu.kube.quantities import is_extended_resource
 from vgpu.model.reasons import Explained
-from vgpu.placement.dialects import ROWS, DialectRow
+from vgpu.placement.dialects import DialectRow, dialect_rows
 
 LEAST_TIMEOUT: Final = 2.0
 """Minimum ``httpTimeout`` that leaves room for a slow write to the API server, in seconds."""
@@ -126,7 +126,7 @@ def unserved_resources(document: object, path: str) -> tuple[str, ...]:
 
     HAMi's part of the configuration has those of other vendors. Raises SourceError MALFORMED.
     """
-    served = {name for row in ROWS for name in row.managed}
+    served = {name for row in dialect_rows() for name in row.managed}
     names = (
         resource.name
         for extender in read_config(document, path).extenders or ()
@@ -190,8 +190,9 @@ def _accepted(config: KubeSchedulerConfig) -> Iterator[ConfigFinding]:
 def _rows(extender: ExtenderConfig) -> Sequence[DialectRow]:
     """The sharing systems of which it manages a resource; all where it gets all pods."""
     if not extender.managed_resources:
-        return ROWS
-    return [row for row in ROWS if not extender.managed.keys().isdisjoint(row.resources)]
+        return dialect_rows()
+    managed = extender.managed.keys()
+    return [row for row in dialect_rows() if not managed.isdisjoint(row.resources)]
 
 
 def _of_extender(
@@ -248,7 +249,7 @@ def _may_be_renamed(name: str, managed: Iterable[str]) -> bool:
     An operator may have renamed the resource (HAMi's ``--resource-name``): the file does not show
     it.
     """
-    known = {each for row in ROWS for each in row.managed}
+    known = {each for row in dialect_rows() for each in row.managed}
     domain = name.partition("/")[0]
     return any(each.partition("/")[0] == domain for each in managed if each not in known)
 

@@ -18,7 +18,7 @@ from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.counted_claims import counted_claim
-from vgpu.schemes.gpushare.node import MEMORY
+from vgpu.schemes.registry import names_of
 
 
 def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:
@@ -33,7 +33,7 @@ def _node(node: InspectedNode) -> dict[str, Any]:
     devices = [_device(node, gpu) for gpu in node.gpus]
     return {
         "name": node.node.name,
-        "totalGPU": node.node.capacity.get(MEMORY, 0),
+        "totalGPU": node.node.capacity.get(names_of("gpushare").memory, 0),
         "usedGPU": sum(device["usedGPU"] for device in devices),
         "devs": devices,
     }

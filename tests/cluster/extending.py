@@ -32,11 +32,11 @@ from tests.support.bed.client import Object, Refused
 from tests.support.bed.cluster import Cluster
 from tests.support.bed.processes import Daemon
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.placement.dialects import ROWS
+from vgpu.placement.dialects import dialect_rows
 
 RESOURCES = [
     {"name": name, "ignoredByScheduler": is_ignored}
-    for row in ROWS
+    for row in dialect_rows()
     for name, is_ignored in row.managed.items()
 ]
 """What the extender manages, as docs/scheduler.md has it."""

@@ -25,7 +25,7 @@ from tests.deviceplugin.allocation_values import (
 from vgpu.model.names import ContainerKind, Phase, PodRef
 from vgpu.model.objects import MIRROR, Container, ContainerState, Pod, Status
 from vgpu.schemes.gpushare.annotations import ASSIGNED, CHANGED_AT, INDEX
-from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
+from vgpu.schemes.gpushare.node import NAMES
 
 APP = ContainerKind.APP
 EMPTY = AllocationState.of(GPUS)
@@ -196,7 +196,7 @@ def test_gpushares_retry_finds_the_pod_that_is_assigned_already():
 
     def waiting(uid, assigned, at):
         annotations = {INDEX: "0", ASSIGNED: assigned, CHANGED_AT: f"{at}000000000"}
-        containers = (Container("main", {GPU_MEM: 4}),)
+        containers = (Container("main", {NAMES.memory: 4}),)
         return Pod(
             PodRef(uid, "team", uid),
             node="node-1",
@@ -207,7 +207,7 @@ def test_gpushares_retry_finds_the_pod_that_is_assigned_already():
         )
 
     pods = (waiting("new", "false", 20), waiting("again", "true", 10))
-    listed = candidates(Claims(adapter.codec), pods, EMPTY, GPU_MEM, 4)
+    listed = candidates(Claims(adapter.codec), pods, EMPTY, NAMES.memory, 4)
     assert [one.pod.ref.uid for one in listed] == ["again", "new"]
 
 

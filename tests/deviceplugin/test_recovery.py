@@ -37,8 +37,7 @@ from vgpu.model.objects import Container, Pod
 from vgpu.model.units import GIB
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import GPUS as GPU_COUNT
-from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
+from vgpu.schemes.gpushare.node import NAMES
 
 APP = ContainerKind.APP
 LATE = 1000.0 + 2 * GRACE_SECONDS
@@ -550,7 +549,7 @@ def gpushare(annotations, shares, devices=GPUS, **fields):
         PodRef("p", "team", "web"),
         node=NODE,
         annotations=annotations,
-        containers=(Container("main", {GPU_MEM: 4}),),
+        containers=(Container("main", {NAMES.memory: 4}),),
         phase="Running",
         **fields,
     )
@@ -581,7 +580,7 @@ def test_a_claim_by_index_is_kept_by_uuid():
 def test_an_answer_of_ours_is_as_large_as_the_claim_though_the_kubelet_only_counts():
     """It counts 4 units, of 2 GPUs; which GPU has how many only the claim knows."""
     uneven = {ALLOCATION: '{"0":{"0":1,"2":3}}', ACK_ASSIGNED: "true"}
-    recovery = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={GPU_COUNT: "2"})
+    recovery = gpushare(uneven, (Share("", 2 * GIB),) * 2, labels={NAMES.count: "2"})
     assert held(recovery.allocation_state, "p") == {
         "main": (Share(A, GIB, None), Share(C, 3 * GIB, None))
     }

@@ -17,7 +17,7 @@ from vgpu.quota.declarations import (
     UnreadableLimit,
 )
 from vgpu.quota.limits import resolve
-from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, plus
+from vgpu.quota.resources import CORES, GPUS, MEMORY, hami_cores, hami_memory, plus
 from vgpu.quota.usage import (
     NamespaceUsage,
     PodUsage,
@@ -25,7 +25,7 @@ from vgpu.quota.usage import (
     usage_of_requests,
     usage_of_shares,
 )
-from vgpu.schemes.gaia.node import CORE
+from vgpu.schemes.gaia.node import NAMES
 
 MODELS = ("", "NVIDIA A100-SXM4-80GB", "NVIDIA T4")
 RESOURCES = (GPUS, MEMORY, CORES, "aliyun.com/gpu-mem")
@@ -110,11 +110,14 @@ def test_a_pod_that_counts_nothing_of_an_exceeded_limit_passes():
 
 
 def test_an_unreadable_limit_refuses_only_pods_that_count_for_it():
-    unreadable = (UnreadableLimit(MEMORY, "here", "wrong"), UnreadableLimit(CORE, "there", "wrong"))
+    unreadable = (
+        UnreadableLimit(MEMORY, "here", "wrong"),
+        UnreadableLimit(NAMES.cores, "there", "wrong"),
+    )
     quota = resolve("team-a", Declarations(unreadable=unreadable))
     refusal = check(quota, {}, PodUsage({"": {MEMORY: 1}}))
     assert (refusal.reason, refusal.detail) == (PlacementReason.QUOTA_UNREADABLE, "here: wrong")
-    assert check(quota, {}, PodUsage({"": {CORE: 1}})).detail == "there: wrong"
+    assert check(quota, {}, PodUsage({"": {NAMES.cores: 1}})).detail == "there: wrong"
     assert check(quota, {}, PodUsage({"": {GPUS: 1}})) is None
     everything = resolve("team-a", Declarations(unreadable=(UnreadableLimit("", "all", "wrong"),)))
     assert check(everything, {}, PodUsage({"": {GPUS: 1}})).detail == "all: wrong"
@@ -135,7 +138,7 @@ def test_gpu_admissions_quota_excludes_nodes_by_model_and_pool(labels, reason):
     rule = NodeRule("there", frozenset({"M40"}), frozenset({"public"}))
     quota = resolve("team-a", Declarations(node_rule=rule))
     node = Node("n", labels=labels)
-    refusal = check_node(quota, PodUsage({"": {CORE: 100}}), node)
+    refusal = check_node(quota, PodUsage({"": {NAMES.cores: 100}}), node)
     assert (refusal and refusal.reason) == reason
     assert check_node(quota, PodUsage({"": {MEMORY: 100}}), node) is None
 
@@ -176,10 +179,10 @@ def test_shares_count_for_the_model_of_their_gpu():
             GPUS: 1,
             MEMORY: 80 * GIB,
             CORES: 500,
-            HAMI_MEMORY: 80 * GIB // MIB,
-            HAMI_CORES: 50,
+            hami_memory(): 80 * GIB // MIB,
+            hami_cores(): 50,
         },
-        "NVIDIA T4": {"nvidia.com/gpu": 3, GPUS: 2, MEMORY: 4 * GIB, HAMI_MEMORY: 4 * GIB // MIB},
+        "NVIDIA T4": {"nvidia.com/gpu": 3, GPUS: 2, MEMORY: 4 * GIB, hami_memory(): 4 * GIB // MIB},
     }
     assert usage.total[GPUS] == 3
 

@@ -11,8 +11,8 @@ from vgpu.model.objects import Namespace, ResourceQuota
 from vgpu.model.units import GIB
 from vgpu.quota.declarations import declarations, gpu_admission_quota
 from vgpu.quota.limits import is_of_model, resolve
-from vgpu.quota.resources import CORES, GPUS, HAMI_MEMORY, MEMORY
-from vgpu.schemes.gaia.node import CORE
+from vgpu.quota.resources import CORES, GPUS, MEMORY, hami_memory
+from vgpu.schemes.gaia.node import NAMES
 
 QUOTA = {
     "apiVersion": "v1",
@@ -56,7 +56,7 @@ def test_a_resource_quota_keeps_its_entries_about_shared_gpus():
     assert amounts(limits(quota)) == {
         ("aliyun.com/gpu-mem", ""): 64,
         ("volcano.sh/vgpu-memory", ""): 20_000,
-        (HAMI_MEMORY, ""): 8000,
+        (hami_memory(), ""): 8000,
     }
 
 
@@ -103,7 +103,7 @@ def test_annotations_of_the_namespace_limit_all_systems_and_single_models():
 def test_gpu_admissions_config_map_limits_whole_gpus_and_nodes():
     config = {"team-a": {"quota": {"M40": 8, "P100": 2}, "pool": ["public"]}, "team-b": {}}
     quota = limits(config=config)
-    assert amounts(quota) == {(CORE, "M40"): 800, (CORE, "P100"): 200}
+    assert amounts(quota) == {(NAMES.cores, "M40"): 800, (NAMES.cores, "P100"): 200}
     assert quota.node_rule.models == {"M40", "P100"}
     assert quota.node_rule.pools == {"public"}
     assert not resolve("team-c", declarations("team-c", gpu_admission=gpu_admission_quota(None)))

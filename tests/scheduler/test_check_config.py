@@ -18,7 +18,7 @@ from tests.scheduler.scheduler_configs import (
     changed,
     resource,
 )
-from vgpu.placement.dialects import ROWS
+from vgpu.placement.dialects import dialect_rows
 
 GPUMEM = "nvidia.com/gpumem"
 
@@ -40,7 +40,7 @@ def test_the_stanza_of_the_documentation_manages_every_resource_and_has_no_trap(
     assert checked(tmp_path, STANZA) == ({}, 0)
     resources = yaml.safe_load(STANZA)["extenders"][0]["managedResources"]
     assert {one["name"]: one["ignoredByScheduler"] for one in resources} == {
-        name: is_ignored for row in ROWS for name, is_ignored in row.managed.items()
+        name: is_ignored for row in dialect_rows() for name, is_ignored in row.managed.items()
     }
 
 

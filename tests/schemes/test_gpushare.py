@@ -22,7 +22,7 @@ from vgpu.schemes.gpushare.annotations import (
     POD_TOTAL,
 )
 from vgpu.schemes.gpushare.codec import ANNOTATIONS, Gpushare
-from vgpu.schemes.gpushare.node import GPUS, MEMORY
+from vgpu.schemes.gpushare.node import NAMES
 
 CODEC: SchemeCodec = Gpushare()
 POD = PodRef("uid-1", "ml", "train-0")
@@ -32,7 +32,7 @@ NANOSECONDS = "1700000000250000000"
 
 def asking(*units, kind=ContainerKind.APP):
     return tuple(
-        Container(f"c{number}", {MEMORY: amount}, kind) for number, amount in enumerate(units)
+        Container(f"c{number}", {NAMES.memory: amount}, kind) for number, amount in enumerate(units)
     )
 
 
@@ -87,7 +87,7 @@ def test_containers_that_ask_for_nothing_are_left_out():
 
 
 def test_memory_of_several_gpus_is_asked_for_with_a_label():
-    assert CODEC.requests(pod(containers=asking(8), labels={GPUS: "2"})) == (
+    assert CODEC.requests(pod(containers=asking(8), labels={NAMES.count: "2"})) == (
         Request("c0", 2, memory_bytes=4 * GIB),
     )
 
@@ -97,24 +97,24 @@ def test_memory_of_several_gpus_is_asked_for_with_a_label():
 )
 def test_gpus_that_do_not_divide_the_memory_are_refused(count, text):
     with pytest.raises(ClaimError) as refused:
-        CODEC.requests(pod(containers=asking(8), labels={GPUS: count}))
-    assert (refused.value.object_name, refused.value.key) == ("ml/train-0", GPUS)
+        CODEC.requests(pod(containers=asking(8), labels={NAMES.count: count}))
+    assert (refused.value.object_name, refused.value.key) == ("ml/train-0", NAMES.count)
     assert refused.value.text == text
 
 
 @pytest.mark.parametrize(
     "container",
     [
-        Container("c0", broken={MEMORY: "1500m"}),
-        Container("c0", {MEMORY: -1}),
-        Container("c0", {MEMORY: 10**30}),
+        Container("c0", broken={NAMES.memory: "1500m"}),
+        Container("c0", {NAMES.memory: -1}),
+        Container("c0", {NAMES.memory: 10**30}),
     ],
 )
 def test_a_request_that_is_no_number_of_units_is_refused(container):
     for read in (CODEC.requests, CODEC.claim):
         with pytest.raises(ClaimError) as refused:
             read(pod(bound(), containers=(container,)))
-        assert (refused.value.object_name, refused.value.key) == ("ml/train-0", MEMORY)
+        assert (refused.value.object_name, refused.value.key) == ("ml/train-0", NAMES.memory)
 
 
 def test_a_unit_of_nothing_is_no_setting():
@@ -154,10 +154,10 @@ def test_the_unit_is_a_setting():
 
 def test_sidecars_hold_memory_beside_the_others_and_init_containers_do_not():
     containers = (
-        Container("app", {MEMORY: 3}),
-        Container("init", {MEMORY: 5}, ContainerKind.INIT),
-        Container("side", {MEMORY: 1}, ContainerKind.SIDECAR),
-        Container("debug", {MEMORY: 1}, ContainerKind.EPHEMERAL),
+        Container("app", {NAMES.memory: 3}),
+        Container("init", {NAMES.memory: 5}, ContainerKind.INIT),
+        Container("side", {NAMES.memory: 1}, ContainerKind.SIDECAR),
+        Container("debug", {NAMES.memory: 1}, ContainerKind.EPHEMERAL),
     )
     claim = CODEC.claim(pod(bound(**{POD_TOTAL: "4"}), containers=containers))
     assert shares(claim) == {"app": [("1", 3)], "side": [("1", 1)]}
@@ -240,7 +240,7 @@ def test_a_container_may_have_several_gpus_in_their_order():
 
 
 def test_containers_are_counted_among_the_app_containers():
-    containers = (*asking(0, 4), Container("init", {MEMORY: 4}, ContainerKind.INIT))
+    containers = (*asking(0, 4), Container("init", {NAMES.memory: 4}, ContainerKind.INIT))
     claim = CODEC.claim(pod(ack('{"1":{"0":4}}'), containers=containers))
     assert shares(claim) == {"c1": [("0", 4)]}
     with pytest.raises(ClaimError):
@@ -345,8 +345,10 @@ def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
 
 @given(st.text(), st.sampled_from(["label", "broken"]))
 def test_any_request_is_read_or_gives_the_typed_error(text, where):
-    container = Container("c0", {MEMORY: 8}, broken={MEMORY: text} if where == "broken" else {})
-    labels = {GPUS: text} if where == "label" else {}
+    container = Container(
+        "c0", {NAMES.memory: 8}, broken={NAMES.memory: text} if where == "broken" else {}
+    )
+    labels = {NAMES.count: text} if where == "label" else {}
     try:
         (asked,) = CODEC.requests(pod(containers=(container,), labels=labels))
     except ClaimError as error:
@@ -476,7 +478,7 @@ def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
 
 
 def only_gpu():
-    return CODEC.devices(Node("n1", capacity={MEMORY: 15, GPUS: 1}))
+    return CODEC.devices(Node("n1", capacity={NAMES.memory: 15, NAMES.count: 1}))
 
 
 def test_the_only_gpu_is_granted_without_annotations():
@@ -511,7 +513,7 @@ def test_a_container_that_crashes_had_its_gpu():
     ids=["two GPUs", "no GPU", "annotated", "asks for nothing", "not bound"],
 )
 def test_nothing_is_granted_that_the_annotations_or_the_scheduler_decide(object_name, gpus):
-    node = Node("n1", capacity={MEMORY: 15 if gpus else 0, GPUS: gpus})
+    node = Node("n1", capacity={NAMES.memory: 15 if gpus else 0, NAMES.count: gpus})
     assert Gpushare().sole_gpu(object_name, CODEC.devices(node)) is None
 
 

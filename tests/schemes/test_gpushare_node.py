@@ -10,10 +10,9 @@ from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, Slot
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import (
-    GPUS,
-    MEMORY,
     MOST_GPUS,
     MOST_UNITS,
+    NAMES,
     isolation,
     unhealthy_data,
     unhealthy_gpus,
@@ -24,7 +23,7 @@ UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 
 
 def node(units, gpus, **more):
-    resources = {MEMORY: units, GPUS: gpus}
+    resources = {NAMES.memory: units, NAMES.count: gpus}
     return Node("n1", capacity=resources, allocatable=more.pop("allocatable", resources), **more)
 
 
@@ -46,14 +45,14 @@ def test_a_node_without_gpushare_has_no_gpus():
 
 
 def test_gpus_whose_plugin_is_gone_take_nothing_new():
-    gone = node(30, 2, allocatable={MEMORY: 0, GPUS: 2})
+    gone = node(30, 2, allocatable={NAMES.memory: 0, NAMES.count: 2})
     assert Gpushare().devices(gone) == tuple(
         Device(index=index, memory_bytes=15 * GIB, healthy=False) for index in range(2)
     )
 
 
 def test_the_count_outlives_the_resource_so_the_size_is_then_unknown():
-    for capacity in ({MEMORY: 0, GPUS: 2}, {GPUS: 2}):
+    for capacity in ({NAMES.memory: 0, NAMES.count: 2}, {NAMES.count: 2}):
         left = Node("n1", capacity=capacity, allocatable=capacity)
         assert {(gpu.memory_bytes, gpu.healthy) for gpu in Gpushare().devices(left)} == {
             (None, False)
@@ -62,7 +61,13 @@ def test_the_count_outlives_the_resource_so_the_size_is_then_unknown():
 
 @pytest.mark.parametrize(
     ("units", "gpus", "key"),
-    [(30, 0, GPUS), (30, 10**9, GPUS), (30, -1, GPUS), (-1, 1, MEMORY), (10**18, 1, MEMORY)],
+    [
+        (30, 0, NAMES.count),
+        (30, 10**9, NAMES.count),
+        (30, -1, NAMES.count),
+        (-1, 1, NAMES.memory),
+        (10**18, 1, NAMES.memory),
+    ],
 )
 def test_impossible_numbers_of_a_node_are_refused_by_name(units, gpus, key):
     with pytest.raises(ClaimError, match="node n1") as refused:
@@ -130,13 +135,13 @@ def test_any_text_gives_unhealthy_gpus_or_the_typed_error(text):
 
 
 def test_a_device_id_names_the_gpu_and_the_unit():
-    assert Gpushare().slot(MEMORY, f"{UUID}-_-12") == Slot(MEMORY, UUID, 12)
+    assert Gpushare().slot(NAMES.memory, f"{UUID}-_-12") == Slot(NAMES.memory, UUID, 12)
 
 
 def test_each_gpu_is_listed_with_its_own_memory():
     small = Device(uuid="GPU-a", memory_bytes=2 * GIB + 5)
     large = Device(uuid="GPU-b", memory_bytes=3 * GIB)
-    assert list(Gpushare().device_ids(MEMORY, (small, large))) == [
+    assert list(Gpushare().device_ids(NAMES.memory, (small, large))) == [
         *("GPU-a-_-0", "GPU-a-_-1"),
         *("GPU-b-_-0", "GPU-b-_-1", "GPU-b-_-2"),
     ]
@@ -145,23 +150,23 @@ def test_each_gpu_is_listed_with_its_own_memory():
 @pytest.mark.parametrize("device", [Device(index=0, memory_bytes=GIB), Device(uuid=UUID)])
 def test_a_gpu_without_uuid_or_size_cannot_be_listed(device):
     with pytest.raises(ClaimError):
-        list(Gpushare().device_ids(MEMORY, (device,)))
+        list(Gpushare().device_ids(NAMES.memory, (device,)))
 
 
 def test_gpus_are_no_resource_of_the_plugin():
     with pytest.raises(ClaimError):
-        list(Gpushare().device_ids(GPUS, ()))
+        list(Gpushare().device_ids(NAMES.count, ()))
     with pytest.raises(ClaimError) as refused:
-        Gpushare().slot(GPUS, f"{UUID}-_-1")
-    assert (refused.value.key, refused.value.text) == (GPUS, f"{UUID}-_-1")
+        Gpushare().slot(NAMES.count, f"{UUID}-_-1")
+    assert (refused.value.key, refused.value.text) == (NAMES.count, f"{UUID}-_-1")
 
 
 @given(st.integers(0, 40), st.sampled_from([MIB, 256 * MIB, GIB]))
 def test_every_id_that_is_listed_is_read(units, unit):
     codec = Gpushare(memory_unit=unit)
-    ids = list(codec.device_ids(MEMORY, (Device(uuid=UUID, memory_bytes=units * unit),)))
-    assert [codec.slot(MEMORY, each) for each in ids] == [
-        Slot(MEMORY, UUID, ordinal) for ordinal in range(units)
+    ids = list(codec.device_ids(NAMES.memory, (Device(uuid=UUID, memory_bytes=units * unit),)))
+    assert [codec.slot(NAMES.memory, each) for each in ids] == [
+        Slot(NAMES.memory, UUID, ordinal) for ordinal in range(units)
     ]
 
 
@@ -172,9 +177,9 @@ def test_every_id_that_is_listed_is_read(units, unit):
 )
 def test_any_device_id_is_read_exactly_or_refused(text):
     try:
-        slot = Gpushare().slot(MEMORY, text)
+        slot = Gpushare().slot(NAMES.memory, text)
     except ClaimError as error:
-        assert (error.key, error.text) == (MEMORY, text)  # noqa: PT017
+        assert (error.key, error.text) == (NAMES.memory, text)  # noqa: PT017
     else:
         assert f"{slot.device}-_-{slot.ordinal}" == text
         assert slot.ordinal <= MOST_UNITS

@@ -16,8 +16,10 @@ from vgpu.kube.errors import one_line
 from vgpu.kube.kinds import (
     BUDGETS,
     CONFIG_MAPS,
+    DEVICE_CONFIGS,
     KINDS,
     NAMESPACES,
+    NODE_UNITS,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -35,6 +37,13 @@ from vgpu.kube.scheduling_objects import (
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+from vgpu.schemes.name_evidence import (
+    HAMI_LABEL,
+    VOLCANO_CONFIG,
+    ConfiguredNames,
+    configured_names,
+)
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """Prefix of the names of gpushare's ConfigMaps; the node's name follows."""
@@ -63,6 +72,10 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 _STATUS: Final = msgspec.json.Decoder(_Status)
+
+
+HOLDS_REGISTERS: Final = (HAMI.register.encode(), VOLCANO.register.encode())
+"""A dump with one of these may have resources under other names."""
 
 
 class Dump(msgspec.Struct, frozen=True):
@@ -268,6 +281,34 @@ def _yaml_documents(content: bytes) -> list[bytes]:
         return [msgspec.json.encode(each) for each in documents]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return []
+
+
+def names_in_dump(
+    content: bytes, object_name: str = "dump"
+) -> tuple[list[ConfiguredNames], list[Node]]:
+    """The names of resources in schedulers' ConfigMaps, and the nodes with all their resources.
+
+    Raises SourceError MALFORMED.
+    """
+    configs: list[ConfiguredNames] = []
+    nodes: list[Node] = []
+    for kind, about, item in items_of(content, object_name):
+        if about.api_version and about.api_version not in _VERSIONS.get(kind, ()):
+            continue
+        try:
+            if kind == NODES.name:
+                nodes += NODE_UNITS.kept(item, object_name, Keep.ALL)
+            elif kind == CONFIG_MAPS.name:
+                ((place, text),) = DEVICE_CONFIGS.kept(item, object_name, Keep.ALL)
+                key, _, value = HAMI_LABEL.partition("=")
+                labels = decode(item, _LABELLED, object_name).metadata.labels or {}
+                system = "hami" if labels.get(key) == value else "volcano"
+                if text and (system == "hami" or place == "/".join(VOLCANO_CONFIG)):
+                    names = configured_names(text)
+                    configs.append(ConfiguredNames(system, f"ConfigMap {place}", names))
+        except SourceError:  # reported where the object itself is read
+            continue
+    return configs, nodes
 
 
 def decode_dump(

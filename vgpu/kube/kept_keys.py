@@ -82,10 +82,11 @@ class KeptKeys:
         marks = schemes.mark_prefixes
         kept = (*schemes.kept_prefixes, *ALSO_KEPT)
         self.resources = resources
+        named = schemes.resource_names
 
         @lru_cache(_REMEMBERED)
         def is_resource(name: str) -> bool:
-            return name.startswith(resources) or name in others
+            return name.startswith(resources) or name in others or name in named
 
         @lru_cache(_REMEMBERED)
         def is_mark(key: str) -> bool:

@@ -16,12 +16,14 @@ from vgpu.kube.projection import (
     project_annotations,
     project_capacity,
     project_config_map,
+    project_device_config,
     project_event_count,
     project_lease,
     project_marks,
     project_named_config_map,
     project_namespace,
     project_node,
+    project_node_units,
     project_resource_quota,
 )
 from vgpu.model.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
@@ -132,6 +134,12 @@ POD_LABELS: Final = PODS.read_as(PODS.decoders, project_labels)
 
 LEASE_ANNOTATIONS: Final = LEASES.read_as(LEASES.decoders, project_annotations)
 """Leases, of which only the annotations are kept."""
+
+DEVICE_CONFIGS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_device_config)
+"""ConfigMaps, of which only the place and a scheduler's names of resources are kept."""
+
+NODE_UNITS: Final = NODES.read_as(NODES.decoders, project_node_units)
+"""Nodes with all extended resources in their capacity, whoever's they are."""
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
 """Nodes, of which only the whole capacity is kept, as it is written."""

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
-from vgpu.kube.quantities import QUOTED, is_extended, units
+from vgpu.kube.quantities import QUOTED, is_extended, units, whole
 from vgpu.model.objects import Lease, Namespace, Node, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
+from vgpu.schemes.name_evidence import CONFIG_KEY
 from vgpu.schemes.other_schedulers import RESERVATION
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -127,6 +128,26 @@ def project_marks(
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
     """A node's capacity with every resource, as it is written."""
     return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}
+
+
+def project_node_units(node: wire.NodeFields, _: str) -> Node:
+    """A node with every extended resource in its capacity; unreadable quantities are left out."""
+    numbers = (
+        (name, whole(str(quantity)))
+        for name, quantity in (node.status.capacity or _NOTHING).items()
+        if is_extended(name)
+    )
+    return Node(
+        node.metadata.name,
+        annotations=kept(node.metadata.annotations),
+        capacity={name: number for name, number in numbers if number is not None},
+    )
+
+
+def project_device_config(config: wire.ConfigMapFields, _: str) -> tuple[str, str]:
+    """Namespace and name of a ConfigMap, and its text of ``device-config.yaml``; "" without one."""
+    meta = config.metadata
+    return f"{meta.namespace}/{meta.name}", (config.data or {}).get(CONFIG_KEY, "")
 
 
 def project_config_map(config: wire.ConfigMapFields, _: str) -> tuple[Mapping[str, str], str]:

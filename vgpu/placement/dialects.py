@@ -4,6 +4,7 @@ KubeShare's pods have a scheduler of their own and are not among them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -28,13 +29,10 @@ from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.placement.unserved import CHART_RESOURCES, unserved_refusal
 from vgpu.placement.volcano import SchedulingPolicy, VolcanoDialect, volcano_wishes
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.gaia.node import CORE
-from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
-from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
-from vgpu.schemes.registry import UnitBytes, registry
+from vgpu.schemes.registry import SchemeRegistry, UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 from vgpu.schemes.volcano.node import lock_text, pair_scores, registrations
 
 HAMI_CORDON: Final = "hami.io/device-cordon"
@@ -136,52 +134,62 @@ def _cordoned(node: Node) -> frozenset[str]:
 
 _APPS: Final = frozenset({ContainerKind.APP})
 
-ROWS: Final = (
-    DialectRow(
-        VOLCANO.name,
-        (VOLCANO.number, VOLCANO.memory, VOLCANO.cores, VOLCANO.percentage),
-        lambda policies, unit_bytes: VolcanoDialect(
-            policies.node, policy=SchedulingPolicy(policies.gpu), unit_bytes=unit_bytes
+
+@lru_cache(1)
+def _rows(schemes: SchemeRegistry) -> tuple[DialectRow, ...]:
+    names = schemes.names
+    volcano, hami = VOLCANO.named(names[VOLCANO.name]), HAMI.named(names[HAMI.name])
+    return (
+        DialectRow(
+            VOLCANO.name,
+            (volcano.number, volcano.memory, volcano.cores, volcano.percentage),
+            lambda policies, unit_bytes: VolcanoDialect(
+                policies.node, policy=SchedulingPolicy(policies.gpu), unit_bytes=unit_bytes
+            ),
+            places=_APPS,
+            only_counted=(volcano.percentage,),
+            wishes=volcano_wishes,
+            has_exclusive_rules=True,
+            lists_unserved=True,
+            mode=_volcano_mode,
+            lock=VOLCANO.locks[0],
+            lock_text=lambda now, _: lock_text(now, None),
         ),
-        places=_APPS,
-        only_counted=(VOLCANO.percentage,),
-        wishes=volcano_wishes,
-        has_exclusive_rules=True,
-        lists_unserved=True,
-        mode=_volcano_mode,
-        lock=VOLCANO.locks[0],
-        lock_text=lambda now, _: lock_text(now, None),
-    ),
-    DialectRow(
-        HAMI.name,
-        (HAMI.number, *HAMI.implied_by),
-        lambda policies, _: HamiDialect(policies.node, gpu_policy=policies.gpu or SPREAD),
-        places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
-        only_counted=HAMI.implied_by,
-        unread=(PRIORITY,),
-        codec=lambda _, policies: Volcano(HAMI, defaults=policies.hami),
-        wishes=hami_wishes,
-        lists_unserved=True,
-        cordoned=_cordoned,
-        traits=_hami_traits,
-        links=pair_scores,
-        label=HAMI.node,
-        lock=HAMI.locks[0],
-        lock_text=lock_text,
-    ),
-    DialectRow(
-        "gpushare",
-        (GPUSHARE_MEMORY,),
-        lambda policies, _: GpushareDialect(policies.node),
-        places=frozenset({ContainerKind.APP, ContainerKind.SIDECAR}),
-    ),
-    DialectRow(
-        "gaia",
-        (CORE, GAIA_MEMORY),
-        lambda policies, _: GpuAdmissionDialect(policies.node),
-        places=_APPS,
-    ),
-)
+        DialectRow(
+            HAMI.name,
+            (hami.number, *hami.implied_by),
+            lambda policies, _: HamiDialect(policies.node, gpu_policy=policies.gpu or SPREAD),
+            places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
+            only_counted=hami.implied_by,
+            unread=(hami.resources.priority,),
+            codec=lambda _, policies: Volcano(hami, defaults=policies.hami),
+            wishes=hami_wishes,
+            lists_unserved=True,
+            cordoned=_cordoned,
+            traits=_hami_traits,
+            links=pair_scores,
+            label=HAMI.node,
+            lock=HAMI.locks[0],
+            lock_text=lock_text,
+        ),
+        DialectRow(
+            "gpushare",
+            (names["gpushare"].memory,),
+            lambda policies, _: GpushareDialect(policies.node),
+            places=frozenset({ContainerKind.APP, ContainerKind.SIDECAR}),
+        ),
+        DialectRow(
+            "gaia",
+            (names["gaia"].cores, names["gaia"].memory),
+            lambda policies, _: GpuAdmissionDialect(policies.node),
+            places=_APPS,
+        ),
+    )
+
+
+def dialect_rows() -> tuple[DialectRow, ...]:
+    """The rows, with the names of resources that are in force."""
+    return _rows(registry())
 
 
 class SchedulerScheme(msgspec.Struct, frozen=True):
@@ -224,11 +232,11 @@ def scheduler_schemes(
     units: UnitBytes,
     policies: PlacementPolicies = PlacementPolicies(),  # noqa: B008 - frozen
 ) -> tuple[SchedulerScheme, ...]:
-    """All systems of :data:`ROWS`; ``units`` are as for :meth:`SchemeRegistry.codecs`."""
+    """All systems of :func:`dialect_rows`; ``units`` are as for :meth:`SchemeRegistry.codecs`."""
     rows: Mapping[str, SchemeRow] = {row.name: row for row in registry().rows}
     codecs = registry().codecs({row.name: _unit_of(row, units) for row in registry().rows})
     schemes = []
-    for dialect_row in ROWS:
+    for dialect_row in dialect_rows():
         row = rows[dialect_row.name]
         unit = _unit_of(row, units)
         dialect = dialect_row.dialect(policies, unit)

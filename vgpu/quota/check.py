@@ -18,7 +18,7 @@ from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
 from vgpu.quota.resources import Amounts, amount_text
 from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model, node_pool
-from vgpu.schemes.gaia.node import CORE
+from vgpu.schemes.registry import names_of
 
 
 class QuotaRefusal(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def check(
 def check_node(quota: NamespaceQuota, pod: PodUsage, node: Node | None) -> QuotaRefusal | None:
     """Why gpu-admission's quota excludes the node for the pod; None if it does not."""
     rule = quota.node_rule
-    if rule is None or CORE not in pod.total:
+    if rule is None or names_of("gaia").cores not in pod.total:
         return None
     if rule.models is not None and node_model(node) not in rule.models:
         return QuotaRefusal(PlacementReason.QUOTA_MODEL, rule.declared_in)

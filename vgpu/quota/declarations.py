@@ -1,8 +1,8 @@
 """Limits where operators declare them; pure.
 
 * a ResourceQuota: ``requests.<resource>``, which the API server enforces itself when pods are
-  created, and HAMi's ``limits.nvidia.com/gpumem`` and ``gpucores``, which only HAMi's scheduler
-  did;
+  created, and HAMi's ``limits.nvidia.com/gpumem`` and ``gpucores``, or whatever its resources are
+  called, which only HAMi's scheduler did;
 * gpu-admission's ConfigMap ``kube-system/gpuquota`` (gpu-admission before commit f7d98683);
 * annotations of the Namespace, for all sharing systems together.
 """
@@ -18,8 +18,8 @@ from vgpu.kube.quantities import QUOTED, whole
 from vgpu.model.go_json import decode_go
 from vgpu.model.objects import Namespace, ResourceQuota
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
-from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY
-from vgpu.schemes.gaia.node import CORE
+from vgpu.quota.resources import CORES, GPUS, MEMORY, hami_cores, hami_memory
+from vgpu.schemes.registry import names_of
 
 ANNOTATIONS: Final[Mapping[str, str]] = {
     "vgpu.dev/quota-gpus": GPUS,
@@ -166,8 +166,9 @@ def declarations(
 
 
 def _of_quota(quota: ResourceQuota) -> Iterator[DeclaredLimit | UnreadableLimit]:
+    of_hami = (hami_memory(), hami_cores())
     for entry, text in sorted(quota.hard.items()):
-        if entry in (HAMI_MEMORY, HAMI_CORES):
+        if entry in of_hami:
             resource = entry
         elif entry.startswith(_REQUESTS):
             resource = entry.removeprefix(_REQUESTS)
@@ -208,23 +209,24 @@ def _names(names: Iterable[str]) -> str:
 def _of_gpu_admission(
     name: str, quota: GpuAdmissionQuota
 ) -> tuple[list[DeclaredLimit], list[UnreadableLimit], NodeRule | None]:
+    cores = names_of("gaia").cores
     where = f"ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}, {GPU_QUOTA_KEY}"
     if quota.error:
-        return [], [UnreadableLimit(CORE, where, quota.error)], None
+        return [], [UnreadableLimit(cores, where, quota.error)], None
     if name not in quota.entries:
         return [], [], None
     declared_in = f"{where}, {name}"
     try:
         entry = decode_go(quota.entries[name], _ENTRY)
     except (msgspec.DecodeError, RecursionError) as error:
-        return [], [UnreadableLimit(CORE, declared_in, str(error))], None
+        return [], [UnreadableLimit(cores, declared_in, str(error))], None
     gpus = entry.quota
     below_zero = sorted(model for model, number in (gpus or {}).items() if number < 0)
     if below_zero:
         detail = f"less than no GPU of model {below_zero[0][:QUOTED]!r}"
-        return [], [UnreadableLimit(CORE, declared_in, detail)], None
+        return [], [UnreadableLimit(cores, declared_in, detail)], None
     limits = [
-        DeclaredLimit(CORE, number * WHOLE_DEVICE_PERCENT, declared_in, model)
+        DeclaredLimit(cores, number * WHOLE_DEVICE_PERCENT, declared_in, model)
         for model, number in sorted((gpus or {}).items())
     ]
     models = None if gpus is None else frozenset(gpus)

@@ -21,7 +21,7 @@ from vgpu.quota.declarations import (
     gpu_admission_quota,
 )
 from vgpu.quota.resources import Amounts, amount_text
-from vgpu.schemes.gaia.node import CORE
+from vgpu.schemes.registry import names_of
 
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _REMEMBERED: Final = 4096
@@ -137,7 +137,8 @@ def _words(text: str) -> list[str]:
 
 def has_gpu_admission(nodes: Iterable[Node]) -> bool:
     """Whether gpu-manager shares GPUs of the cluster, so that gpu-admission's quota counts."""
-    return any(node.capacity.get(CORE) for node in nodes)
+    cores = names_of("gaia").cores
+    return any(node.capacity.get(cores) for node in nodes)
 
 
 def cluster_quotas(

@@ -6,7 +6,7 @@ Amounts of pods are kept by resource, as integers in the resource's own unit:
     ``gpus``                 GPUs that containers see, of every sharing system
     ``memory``               bytes of GPU memory, of every GPU that containers see
     ``cores``                thousandths of a GPU's cores, likewise
-    ``limits.nvidia.com/…``  what HAMi counts for its own quota: MiB of memory, percent of
+    ``limits.<its name>``    what HAMi counts for its own quota: MiB of memory, percent of
                              cores, of every GPU that containers see
     any extended resource    units as Kubernetes counts them for a ResourceQuota: what
                              containers request, whatever the number of GPUs
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from vgpu.model.units import MIB, MILLI_PER_PERCENT, exact_size, percentage
+from vgpu.schemes.registry import names_of
 
 GPUS: Final = "gpus"
 MEMORY: Final = "memory"
@@ -25,10 +26,20 @@ CORES: Final = "cores"
 OWN_RESOURCES: Final = (GPUS, MEMORY, CORES)
 """The resources that a Namespace's annotations limit."""
 
-HAMI_MEMORY: Final = "limits.nvidia.com/gpumem"
-HAMI_CORES: Final = "limits.nvidia.com/gpucores"
-"""HAMi's entries of a ResourceQuota, which Kubernetes stores and does not count (HAMi,
-``pkg/device/quota.go``)."""
+_LIMITS: Final = "limits."
+"""How HAMi's entries of a ResourceQuota begin, which Kubernetes stores and does not count (HAMi,
+``pkg/device/quota.go``); the name of the resource follows."""
+
+
+def hami_memory() -> str:
+    """HAMi's entry for memory, by the name in force."""
+    return _LIMITS + names_of("hami").memory
+
+
+def hami_cores() -> str:
+    """HAMi's entry for cores, by the name in force."""
+    return _LIMITS + names_of("hami").cores
+
 
 Amounts = Mapping[str, int]
 """Amounts by resource."""
@@ -47,10 +58,10 @@ def amount_text(resource: str, amount: int, size: Callable[[int], str] = exact_s
     """An amount for people; ``size`` is the text of bytes."""
     if resource == MEMORY:
         return size(amount)
-    if resource == HAMI_MEMORY:
+    if resource == hami_memory():
         return size(amount * MIB)
     if resource == CORES:
         return percentage(amount)
-    if resource == HAMI_CORES:
+    if resource == hami_cores():
         return percentage(amount * MILLI_PER_PERCENT)
     return str(amount)

@@ -15,11 +15,11 @@ from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MIB, MILLI_PER_PERCENT
 from vgpu.placement.node_view import peak_shares
-from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, Amounts, plus
+from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, hami_cores, hami_memory, plus
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.counted_claims import CountedClaim
 from vgpu.schemes.pod_requests import Basis, unknown_shares
-from vgpu.schemes.volcano.key_set import HAMI
+from vgpu.schemes.registry import names_of
 
 MODEL_LABELS: Final = (
     "gaia.tencent.com/gpu-model",
@@ -116,9 +116,9 @@ def with_observed(by_model: Mapping[str, Amounts], pods: Iterable[Pod]) -> Mappi
 
 def _with_hami(amounts: dict[str, int], units: Amounts) -> dict[str, int]:
     """The amounts with what HAMi counts, if the pod is one of HAMi's."""
-    if HAMI.number in units:
-        amounts[HAMI_MEMORY] = -(-amounts[MEMORY] // MIB)
-        amounts[HAMI_CORES] = amounts[CORES] // MILLI_PER_PERCENT
+    if names_of("hami").count in units:
+        amounts[hami_memory()] = -(-amounts[MEMORY] // MIB)
+        amounts[hami_cores()] = amounts[CORES] // MILLI_PER_PERCENT
     return amounts
 
 

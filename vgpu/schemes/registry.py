@@ -19,6 +19,13 @@ from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
+from vgpu.schemes.resource_names import (
+    NO_SOURCES,
+    ORIGINAL_NAMES,
+    NamesSource,
+    ResourceNames,
+    SystemNames,
+)
 from vgpu.schemes.row import AnnotationRepair, KubeletGrant, LimitFiles, NamedDevices, SchemeRow
 from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
@@ -39,9 +46,15 @@ UnitBytes = Mapping[str, int | None]
 class SchemeRegistry:
     """The rows of some systems. Immutable; frequent answers are computed once."""
 
-    def __init__(self, rows: Iterable[SchemeRow]) -> None:
-        """Raises ValueError for two rows of one name."""
+    def __init__(
+        self, rows: Iterable[SchemeRow], sources: Mapping[str, NamesSource] = NO_SOURCES
+    ) -> None:
+        """``sources`` are where names come from that are not the originals', by the row's name.
+
+        Raises ValueError for two rows of one name.
+        """
         self.rows = tuple(rows)
+        self.sources = sources
         self._by_name = {row.name: row for row in self.rows}
         if len(self._by_name) < len(self.rows):
             raise ValueError("two rows of one name")
@@ -70,6 +83,28 @@ class SchemeRegistry:
     def served(self) -> tuple[Scheme, ...]:
         """Those whose pods the device plugin serves."""
         return tuple(dict.fromkeys(row.scheme for row in self.rows if row.adapter))
+
+    # ------------------------------------------------------------ names of resources
+
+    @cached_property
+    def names(self) -> SystemNames:
+        """The names of the extended resources, by the name of the row; also of rows without one."""
+        return {**ORIGINAL_NAMES, **{row.name: row.names for row in self.rows if row.with_names}}
+
+    @property
+    def partly_named(self) -> tuple[str, ...]:
+        """The systems of which only some names are known, by the name of the row."""
+        return tuple(system for system, names in self.names.items() if names.is_partial)
+
+    def may_be_renamed(self, requested: Collection[str]) -> bool:
+        """Whether a pod that requests these may request amounts whose names are not known."""
+        return any(self.names[system].count in requested for system in self.partly_named)
+
+    def named(self, names: SystemNames, source: NamesSource) -> "SchemeRegistry":
+        """The same rows with these names of their extended resources, which are of this source."""
+        everything = {**self.names, **names}
+        rows = (row.with_names(everything) if row.with_names else row for row in self.rows)
+        return SchemeRegistry(rows, {**self.sources, **dict.fromkeys(names, source)})
 
     # ------------------------------------------------------------ codecs and units
 
@@ -253,6 +288,25 @@ def served_names() -> tuple[str, ...]:
     return tuple(scheme.value for scheme in _registry.served)
 
 
+def names_of(system: str) -> ResourceNames:
+    """The names in force of a system's extended resources, by the name of its row."""
+    return _registry.names[system]
+
+
+@contextmanager
+def renamed(names: SystemNames, source: NamesSource = NamesSource.FLAG) -> Iterator[SchemeRegistry]:
+    """The systems' resources have these names inside of the ``with`` and for all threads.
+
+    It begins before the first object is read: those that were read before keep what they had.
+    """
+    global _registry  # noqa: PLW0603
+    before, _registry = _registry, _registry.named(names, source)
+    try:
+        yield _registry
+    finally:
+        _registry = before
+
+
 @contextmanager
 def registered(*rows: SchemeRow, without: Collection[SchemeRow] = ()) -> Iterator[SchemeRegistry]:
     """A registry with these rows too, in force inside of the ``with`` and for all threads.
@@ -261,7 +315,7 @@ def registered(*rows: SchemeRow, without: Collection[SchemeRow] = ()) -> Iterato
     """
     global _registry  # noqa: PLW0603  # the one place
     kept = [row for row in _registry.rows if row not in without]
-    before, _registry = _registry, SchemeRegistry((*kept, *rows))
+    before, _registry = _registry, SchemeRegistry((*kept, *rows), _registry.sources)
     try:
         yield _registry
     finally:

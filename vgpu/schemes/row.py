@@ -19,6 +19,7 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.limit_ways import UNREAD, LimitWay
+from vgpu.schemes.resource_names import ResourceNames, SystemNames
 
 
 class KubeletGrant(msgspec.Struct, frozen=True):
@@ -264,6 +265,9 @@ class SchemeRow(msgspec.Struct, frozen=True):
         named_devices: the kubelet's IDs of one resource -> the devices that they name; None for
             IDs that are not of this system, or that only count.
         limit_way: how the system limits its containers.
+        names: the names of its extended resources.
+        with_names: the names of all systems -> the row with its own; None where nobody can rename
+            its resources.
     """
 
     name: str
@@ -287,6 +291,8 @@ class SchemeRow(msgspec.Struct, frozen=True):
     keeps_for_others: Callable[[Pod], bool] | None = None
     named_devices: Callable[[KubeletGrant], NamedDevices | None] | None = None
     limit_way: LimitWay = UNREAD
+    names: ResourceNames = ResourceNames()
+    with_names: "Callable[[SystemNames], SchemeRow] | None" = None
 
 
 _Sized = TypeVar("_Sized", Request, Share, Device)

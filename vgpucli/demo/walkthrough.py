@@ -36,7 +36,7 @@ from vgpu.program.kube_flags import connected
 from vgpu.program.output import say, say_text
 from vgpu.program.terminal import BOLD, standard_output, write
 from vgpu.schemes.gpushare.annotations import ASSIGNED, INDEX
-from vgpu.schemes.gpushare.node import GPUS, MEMORY
+from vgpu.schemes.gpushare.node import NAMES
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 
@@ -203,12 +203,12 @@ def _placed(extender: _Extender, store: ObjectStore, pod: Json, node: str) -> st
 def _joining() -> Json:
     """The node as gpushare's plugin registers it."""
     gib = sum(gpu.memory_bytes for gpu in JOINING.gpus) // GIB
-    offered = {MEMORY: str(gib), GPUS: str(len(JOINING.gpus))}
+    offered = {NAMES.memory: str(gib), NAMES.count: str(len(JOINING.gpus))}
     return merged(node_object(JOINING), {"status": {"capacity": offered, "allocatable": offered}})
 
 
 def _new_pod(name: str, gib: int) -> Json:
-    limits = {MEMORY: str(gib)}
+    limits = {NAMES.memory: str(gib)}
     container = {
         "name": "main",
         "image": "registry.example/main:1.0",

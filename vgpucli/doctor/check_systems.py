@@ -18,16 +18,17 @@ from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
+from vgpucli.doctor.check_names import check_names
 from vgpucli.doctor.components import (
     GKE,
     HAMIS,
     KUBESHARE,
     NVIDIA,
     RESOURCE_NAME_FLAG,
-    RESOURCE_OF,
     VOLCANOS,
     ComponentRole,
     InstalledComponent,
+    plugin_resources,
 )
 from vgpucli.doctor.facts import ClusterFacts, named
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
@@ -114,8 +115,8 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     gone: dict[str, list[str]] = {}
     for reported in facts.gpu_nodes:
         node = reported.node
-        shared = {name for name in RESOURCE_OF.values() if not is_own_unit(name)}
-        names = {*RESOURCE_OF.values(), *filter(is_own_unit, node.capacity)}
+        shared = {name for name in plugin_resources() if not is_own_unit(name)}
+        names = {*plugin_resources(), *filter(is_own_unit, node.capacity)}
         if any(node.allocatable.get(name) for name in shared):
             names = shared  # what NVIDIA's plugin has left on another system's node is no error
         for name in none_allocatable(node):
@@ -151,6 +152,7 @@ def check_settings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             )
     yield from _webhooks(facts)
     yield from _renamed(facts)
+    yield from check_names(facts)
 
 
 def _renamed(facts: ClusterFacts) -> Iterator[DoctorFinding]:

@@ -7,7 +7,7 @@ import click
 from vgpu.model.documentation import page
 from vgpu.program.flags import is_typed
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
-from vgpu.program.nvidia_flag import nvidia_resource_flag
+from vgpu.program.resource_names import resource_flags
 from vgpucli.doctor import DUMPED
 from vgpucli.flags import unit_flags
 
@@ -64,7 +64,7 @@ class _DoctorGroup(click.Group):
     " kubeadm keeps kube-scheduler's on the control plane. Repeatable.",
 )
 @unit_flags
-@nvidia_resource_flag
+@resource_flags
 @click.option(
     "-o",
     "--output",

@@ -17,13 +17,18 @@ import msgspec
 
 from vgpu.kube.installation import Workload, WorkloadContainer
 from vgpu.model.reasons import Explained
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
+from vgpu.schemes.nvidia.resources import GPU
+from vgpu.schemes.registry import registry
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, role_of, roles
 
 _LONGEST_VERSION: Final = 40
 """Maximum length of a printed version or flag, in characters."""
 
-HAMIS: Final = HAMI.name
-VOLCANOS: Final = VOLCANO.name
+_LONGEST_NAME: Final = 340
+"""Maximum length of a role and the name of its resource, in characters."""
+
+HAMIS: Final = "hami"
+VOLCANOS: Final = "volcano"
 GPUSHARE: Final = "gpushare"
 GAIA: Final = "gaia"
 KUBESHARE: Final = "kubeshare"
@@ -68,7 +73,6 @@ class ComponentRow(msgspec.Struct, frozen=True):
         images: the last part of the names of its images.
         programs: names of its program or container; () if the image has no other.
         serves: names of the rows of :mod:`vgpu.schemes.registry` whose pods it serves or places.
-        resource: the extended resource that its device plugin registers.
         flags: the flags that are kept, without dashes.
         words: the first words of our own command line.
     """
@@ -78,7 +82,6 @@ class ComponentRow(msgspec.Struct, frozen=True):
     images: tuple[str, ...]
     programs: tuple[str, ...] = ()
     serves: tuple[str, ...] = ()
-    resource: str = ""
     flags: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -88,14 +91,28 @@ class ComponentRow(msgspec.Struct, frozen=True):
         return f"{self.system} {self.role.explanation}".lstrip()
 
 
-RESOURCE_OF: Final[Mapping[str, str]] = {
-    VOLCANOS: VOLCANO.number,
-    HAMIS: HAMI.number,
-    NVIDIA: HAMI.number,
-    GPUSHARE: "aliyun.com/gpu-mem",
-    GAIA: "tencent.com/vcuda-core",
+_ROLE_OF: Final[Mapping[str, str]] = {
+    VOLCANOS: "count",
+    HAMIS: "count",
+    GPUSHARE: "memory",
+    GAIA: "cores",
 }
-"""The resource that the device plugin of a row registers with the kubelet."""
+"""The role of the resource that the device plugin of a row registers with the kubelet."""
+
+
+def resource_of(name: str) -> str:
+    """The resource that the device plugin of a row registers; "" of a row without one."""
+    if name == NVIDIA:
+        return GPU
+    role = _ROLE_OF.get(name)
+    names = registry().names.get(name)
+    return str(getattr(names, role)) if role and names else ""
+
+
+def plugin_resources() -> frozenset[str]:
+    """The resources that the device plugins of all rows register."""
+    return frozenset(map(resource_of, (*_ROLE_OF, NVIDIA)))
+
 
 _OURS: Final = "vgpu"
 _UNITS: Final = (MEMORY_FACTOR, MEMORY_UNIT)
@@ -107,7 +124,6 @@ def _plugin(system: str, name: str, *images: str, **fields: tuple[str, ...]) -> 
         ComponentRole.DEVICE_PLUGIN,
         images,
         serves=(name,),
-        resource=RESOURCE_OF[name],
         **fields,
     )
 
@@ -128,7 +144,13 @@ _HAMI: Final = ("hami", "k8s-vdevice")
 _PLUGIN_OF_VOLCANO: Final = ("volcano-vgpu-device-plugin", "volcano-device-plugin")
 
 COMPONENTS: Final[tuple[ComponentRow, ...]] = (
-    _plugin("HAMi", HAMIS, *_HAMI, programs=("nvidia-device-plugin", "device-plugin")),
+    _plugin(
+        "HAMi",
+        HAMIS,
+        *_HAMI,
+        programs=("nvidia-device-plugin", "device-plugin"),
+        flags=(RESOURCE_NAME_FLAG,),
+    ),
     ComponentRow(
         "HAMi", _ROLE.MONITOR, _HAMI, programs=("vGPUmonitor", "vgpu-monitor"), serves=(HAMIS,)
     ),
@@ -238,7 +260,9 @@ class InstalledComponent(msgspec.Struct, frozen=True):
         workload: where it is.
         version: the tag of its image, or the beginning of its digest.
         flags: the flags of the row that its command line has; "" for one without a value.
-        serves, resource: those of the row; of our device plugin those of its flags.
+        serves: those of the row; of our device plugin those of its flags.
+        resource: the extended resource that a device plugin registers.
+        names: the names of resources that its flags set, by the system's row and the role.
     """
 
     row: ComponentRow
@@ -247,6 +271,7 @@ class InstalledComponent(msgspec.Struct, frozen=True):
     flags: Mapping[str, str] = {}
     serves: tuple[str, ...] = ()
     resource: str = ""
+    names: Mapping[tuple[str, str], str] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -276,11 +301,15 @@ def _component(workload: Workload, container: WorkloadContainer) -> InstalledCom
     for row in COMPONENTS:
         if image in row.images and _fits(row, container):
             flags = dict(_flags(container.words, row.flags))
-            serves, resource = row.serves, row.resource
-            if row.system == _OURS and row.role is ComponentRole.DEVICE_PLUGIN:
-                served = _served(flags)
-                serves, resource = (served,), RESOURCE_OF.get(served, "")
-            return InstalledComponent(row, workload, version, flags, serves, resource)
+            names = dict(_names(container.words)) if row.system == _OURS else {}
+            if flags.get(RESOURCE_NAME_FLAG):
+                names[HAMIS, _ROLE_OF[HAMIS]] = flags[RESOURCE_NAME_FLAG]
+            serves, resource = row.serves, ""
+            if row.role is ComponentRole.DEVICE_PLUGIN:
+                serves = (_served(flags),) if row.system == _OURS else row.serves
+                own = names.get((serves[0], _ROLE_OF.get(serves[0], "")))
+                resource = own or resource_of(serves[0])
+            return InstalledComponent(row, workload, version, flags, serves, resource, names)
     return None
 
 
@@ -304,7 +333,9 @@ def _served(flags: Mapping[str, str]) -> str:
     return HAMIS if scheme == VOLCANOS and flags.get("volcano.dialect") == HAMIS else scheme
 
 
-def _flags(words: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _flags(
+    words: Sequence[str], wanted: Sequence[str], most: int = _LONGEST_VERSION
+) -> Iterator[tuple[str, str]]:
     """The wanted flags and their values, as Go and click write them: one dash or two."""
     for word, following in pairwise((*words, "-")):
         if not word.startswith("-"):
@@ -312,7 +343,17 @@ def _flags(words: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, s
         name, equals, value = word.lstrip("-").partition("=")
         if name in wanted:
             given = value if equals else "" if following.startswith("-") else following
-            yield name, given[:_LONGEST_VERSION]
+            yield name, given[:most]
+
+
+def _names(words: Sequence[str]) -> Iterator[tuple[tuple[str, str], str]]:
+    """The names that flags such as ``--hami.resource=count=nvidia.com/vgpu`` set."""
+    systems = {f"{system}.resource": system for system in ORIGINAL_NAMES}
+    for flag, given in _flags(words, tuple(systems), most=_LONGEST_NAME):
+        typed, _, name = given.partition("=")
+        role = role_of(typed)
+        if role in roles(systems[flag]) and name:
+            yield (systems[flag], role), name
 
 
 def image_parts(image: str) -> tuple[str, str]:

@@ -14,9 +14,10 @@ from vgpu.kube.installation import (
     ReportedNode,
     Workload,
 )
+from vgpu.model.objects import Node
+from vgpu.schemes.name_evidence import ConfiguredNames
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
-from vgpu.schemes.registry import UnitBytes, registry
-from vgpu.schemes.volcano.key_set import HAMI
+from vgpu.schemes.registry import UnitBytes, names_of, registry
 from vgpucli.doctor.access_review import Right
 from vgpucli.doctor.components import (
     HAMIS,
@@ -71,6 +72,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         unread: what could not be read.
         nothing_read: whether not even one list could be read.
         malformed: names of objects that could not be decoded.
+        named_configs: the names of resources in schedulers' ConfigMaps.
+        node_units: the nodes with a register, with all extended resources in their capacity.
         units: bytes of one unit of memory by the name of the system's row, as the caller has set
             them; a system whose unit is not set has none.
     """
@@ -93,6 +96,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     unread: tuple[Unread, ...] = ()
     nothing_read: bool = False
     malformed: tuple[str, ...] = ()
+    named_configs: tuple[ConfiguredNames, ...] = ()
+    node_units: tuple[Node, ...] = ()
     units: UnitBytes = {}
 
     @cached_property
@@ -129,7 +134,7 @@ def node_systems(node: ReportedNode) -> frozenset[str]:
     """
     names = {row.name for row in registry().rows if row.has_devices(node.node)}
     for resource, number in node.node.capacity.items():
-        of_hami = resource == HAMI.number and HAMIS in names
+        of_hami = resource == names_of(HAMIS).count and HAMIS in names
         if number and is_nvidia_resource(resource) and not of_hami:
             names.add(NVIDIA)
     return frozenset(names)

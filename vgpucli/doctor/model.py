@@ -179,6 +179,12 @@ class DoctorReason(Explained):
         "HAMi's scheduler counts another resource than its nodes advertise",
         "set the same resource-name for the scheduler and the device plugin",
     )
+    NAMES_DIFFER = (
+        "names_differ",
+        Severity.ERROR,
+        "a resource of a sharing system has several names",
+        "set one name in scheduler, device plugin and the flags of vgpu, such as --hami.resource",
+    )
     WEBHOOK_BLOCKS_PODS = (
         "webhook_blocks_pods",
         Severity.ERROR,

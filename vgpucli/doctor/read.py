@@ -25,12 +25,18 @@ from vgpu.kube.installation_kinds import (
     POLICY_BINDINGS,
     REPORTED_NODES,
 )
-from vgpu.kube.kinds import CONFIG_MAPS
+from vgpu.kube.kinds import CONFIG_MAPS, NODE_UNITS
 from vgpu.kube.verbs import CREATE, LIST
-from vgpu.model.objects import MalformedObject
+from vgpu.model.objects import MalformedObject, Node
 from vgpu.model.reasons import SourceError
 from vgpu.program.failures import HintedFailure
 from vgpu.program.kube_flags import ReadDump, read_dump
+from vgpu.program.resource_names import (
+    configs_of_cluster,
+    settle_by_cluster,
+    settle_by_dumps,
+)
+from vgpu.schemes.name_evidence import ConfiguredNames, has_register
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.doctor import DUMPED
 from vgpucli.doctor.access_review import ACCESS_REVIEWS, Right, account_access, service_account_user
@@ -126,6 +132,11 @@ def from_server(
         pages = partial(cluster.pages, kind, namespace=namespace)
         reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
     nothing_read = len(reading.unread) == before + len(_PARTS)
+    reads_names = any(has_register(each.node) for each in reading.parts["nodes"])
+    if reads_names and settle_by_cluster(cluster, [each.node for each in reading.parts["nodes"]]):
+        kind, namespace, checks = _PARTS["nodes"]
+        pages = partial(cluster.pages, kind, namespace=namespace)
+        reading.parts["nodes"] = _listed(reading, checks, kind, namespace, pages)
     _read_bare_pods(reading, cluster)
     if has_policies(server_version or "") and writers(components(reading.workloads)):
         _read_policies(reading, cluster)
@@ -141,8 +152,16 @@ def from_server(
         reviewed=reviewed,
         denied=tuple(denied),
         nothing_read=nothing_read,
+        named_configs=tuple(configs_of_cluster(cluster)) if reads_names else (),
+        node_units=_with_all_units(cluster) if reads_names else (),
         units=units,
     )
+
+
+def _with_all_units(cluster: ApiClient) -> tuple[Node, ...]:
+    """The nodes with a register, with all their resources."""
+    pages = cluster.pages(NODE_UNITS, ahead=True)
+    return tuple(filter(has_register, (node for page in pages for node in page.objects)))
 
 
 def installed(cluster: ApiClient) -> ClusterFacts | None:
@@ -309,6 +328,17 @@ def _reviews(
 # ---------------------------------------------------------------- dumps
 
 
+def _contents(
+    paths: Sequence[str], read: ReadDump
+) -> tuple[list[tuple[str, bytes, float]], tuple[list[ConfiguredNames], list[Node]]]:
+    """Path, content and time of each dump, and what :func:`settle_by_dumps` finds in them."""
+    contents = [(path, *read(path)) for path in paths]
+    try:
+        return contents, settle_by_dumps([(content, path) for path, content, _ in contents])
+    except SourceError as error:
+        raise _not_a_dump(str(error)) from error
+
+
 def from_dumps(
     paths: Sequence[str],
     units: UnitBytes,
@@ -323,8 +353,8 @@ def from_dumps(
     kinds = {kind.name: (name, kind, namespace) for name, (kind, namespace, _) in _PARTS.items()}
     kinds |= {kind.name: (name, kind, "") for name, kind in _POLICY_PARTS.items()}
     seen: set[str] = set()
-    for path in paths:
-        content, written = (read or read_dump)(path)
+    contents, (named_configs, node_units) = _contents(paths, read or read_dump)
+    for path, content, written in contents:
         times.append(written)
         try:
             for kind_name, about, item in items_of(content, path):
@@ -361,6 +391,8 @@ def from_dumps(
         min(times),
         is_dump=True,
         configs=tuple(configs),
+        named_configs=tuple(named_configs),
+        node_units=tuple(filter(has_register, node_units)),
         units=units,
         custom_kinds=None if definitions is None else frozenset(definitions),
     )

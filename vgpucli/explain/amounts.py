@@ -1,25 +1,14 @@
 """Amounts of memory in another unit than their resource counts, such as bytes for MiB. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from vgpu.model.objects import Pod
 from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB, MOST_DEVICE_MEMORY, rounded_size
-from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
-from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
-from vgpu.schemes.registry import UnitBytes
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
+from vgpu.schemes.registry import UnitBytes, registry
 
-_ROWS: Final[Mapping[str, str]] = {
-    HAMI.memory: "hami",
-    VOLCANO.memory: "volcano",
-    GPUSHARE_MEMORY: "gpushare",
-    GAIA_MEMORY: "gaia",
-}
-"""Each resource of memory with the name of its system's row."""
-
-_DEFAULTS: Final = {GPUSHARE_MEMORY: GIB, GAIA_MEMORY: GAIA_MEMORY_BLOCK}
-"""Bytes of a unit where the row has none; MiB of other resources."""
+_DEFAULTS: Final = {"gpushare": GIB, "gaia": GAIA_MEMORY_BLOCK}
+"""Bytes of a unit where the row has none; MiB of other systems."""
 
 _TEXTS: Final = {MIB: "MiB", GIB: "GiB", GAIA_MEMORY_BLOCK: "blocks of 256 MiB"}
 
@@ -29,11 +18,12 @@ def misread_amounts(pod: Pod, units: UnitBytes) -> Iterator[tuple[str, str]]:
 
     An amount is taken for bytes if it is at least one unit of the resource that way.
     """
+    systems = {names.memory: system for system, names in registry().names.items()}
     for container in pod.containers:
         for name, amount in container.limits.items():
-            if name not in _ROWS:
+            if name not in systems:
                 continue
-            unit = units.get(_ROWS[name]) or _DEFAULTS.get(name, MIB)
+            unit = units.get(systems[name]) or _DEFAULTS.get(systems[name], MIB)
             unit_text = _TEXTS.get(unit, f"{unit} bytes")
             if amount * unit <= MOST_DEVICE_MEMORY:
                 continue

@@ -13,8 +13,8 @@ from vgpu.program import cluster_names
 from vgpu.program.exporter_pod import page_lines
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say, say_wrapped
+from vgpu.program.resource_names import resource_flags
 from vgpucli.document_output import print_document
 from vgpucli.flags import ACCESS, unit_flags
 from vgpucli.measure_flags import measure_flags, measuring
@@ -45,7 +45,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags of all three commands."""
     options = (
         unit_flags,
-        nvidia_resource_flag,
+        resource_flags,
         click.option(
             "-o",
             "--output",

@@ -17,10 +17,10 @@ from vgpucli.doctor.components import (
     GAIA,
     GPUSHARE,
     HAMIS,
-    RESOURCE_OF,
     VOLCANOS,
     ComponentRole,
     InstalledComponent,
+    resource_of,
 )
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.model import DoctorFinding, DoctorReason, Severity
@@ -84,7 +84,7 @@ def _concerns(found: DoctorFinding, system: str, about: list[InstalledComponent]
     if reason in _SYSTEMS:
         return system in _SYSTEMS[reason]
     if reason is DoctorReason.SEVERAL_PLUGINS:
-        return found.about == RESOURCE_OF.get(system)
+        return found.about == resource_of(system)
     return any(system in each.serves for each in about)
 
 

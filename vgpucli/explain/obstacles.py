@@ -42,9 +42,12 @@ def missing_resources(
     none of a system that counts GPUs, and kube-scheduler misses the resource: others may count it.
     """
     of_systems = registry().resource_names
+    requested = requested_names(pod)
+    if registry().may_be_renamed(requested):
+        requested &= of_systems
     parts = parsed(pod.unschedulable).of_kind(PartKind.RESOURCE) if fits else ()
     missed = {part.name for part in parts}
-    names = requested_names(pod) - {*advertised} - {*uncounted} - (of_systems - missed)
+    names = requested - {*advertised} - {*uncounted} - (of_systems - missed)
     return with_nearest(names, {*advertised, *uncounted, *of_systems})
 
 

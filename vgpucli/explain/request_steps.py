@@ -8,7 +8,7 @@ from scheduler.filter.refusals import quota_lines, request_text
 from vgpu.inventory import WaitingReason
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
-from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
+from vgpu.schemes.registry import names_of
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
@@ -32,7 +32,8 @@ _NO_QUOTA: Final = (
 def request_step(evidence: KnownPod) -> ExplainedStep:
     """Whether the request is valid, with amounts that are meant in another unit."""
     step = _valid_request(evidence)
-    sharing = [each for each in evidence.pod.containers if each.limits.get(GPUSHARE_MEMORY)]
+    memory = names_of("gpushare").memory
+    sharing = [each for each in evidence.pod.containers if each.limits.get(memory)]
     if len(sharing) > 1 and not runs(evidence):
         step = structs.replace(step, remarks=(StepReason.of(ExplainReason.SEVERAL_CONTAINERS),))
     misread = list(misread_amounts(evidence.pod, evidence.unit_bytes))

@@ -24,8 +24,8 @@ from vgpu.placement.dialects import (
 )
 from vgpu.program import cluster_names
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say_wrapped
+from vgpu.program.resource_names import resource_flags
 from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.fit.document import fit_document
@@ -213,7 +213,7 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     help="Count no quotas of namespaces, as the scheduler with this flag.",
 )
 @unit_flags
-@nvidia_resource_flag
+@resource_flags
 @click.option(
     "--from",
     "files",

@@ -25,7 +25,7 @@ from vgpucli.fit.model import Budgets, FitAnswer, FitReason, NodeExclusion
 from vgpucli.fit.units import move_units, quota_room, units_answer
 from vgpucli.inspect.read import Read
 from vgpucli.missing_resources import MissingResource, with_nearest
-from vgpucli.node_offers import UNCOUNTED, NodeOffers
+from vgpucli.node_offers import NodeOffers, uncounted
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 
@@ -153,7 +153,7 @@ def _by_shares(
 ) -> FitAnswer:
     """The answer for pods that share GPUs."""
     scheme = demanded[0]
-    missing = _missing(read, question, registry().resource_names | UNCOUNTED)
+    missing = _missing(read, question, registry().resource_names | uncounted())
     if missing:
         return _nothing(scheme.row.name, read, missing)
     nodes = read.objects.nodes
@@ -216,6 +216,8 @@ def _missing(
         return ()
     advertised = _advertised(read)
     names = _units(question).keys() - advertised - frozenset(counted)
+    if registry().may_be_renamed(_units(question)):
+        names &= registry().resource_names
     return with_nearest(names, advertised | registry().resource_names)
 
 
@@ -257,7 +259,7 @@ def _supplied(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
 
 def _other_extenders(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
     """The advertised resources that are of no known system: an extender may place these."""
-    known = registry().resource_names | UNCOUNTED
+    known = registry().resource_names | uncounted()
     advertised = _advertised(read) - known
     names = [each for each in _units(question) if each in advertised and not is_own_unit(each)]
     if names:

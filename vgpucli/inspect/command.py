@@ -29,8 +29,8 @@ from vgpu.model.names import PodRef, Scheme
 from vgpu.program import cluster_names
 from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.output import say_text
+from vgpu.program.resource_names import resource_flags
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 from vgpucli.document_output import print_document
@@ -159,7 +159,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
 )
 @click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
 @unit_flags
-@nvidia_resource_flag
+@resource_flags
 @click.option(
     "--legacy",
     is_flag=True,

@@ -18,7 +18,8 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.printable_text import printable
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS
+from vgpu.schemes.gpushare.node import MOST_GPUS
+from vgpu.schemes.registry import names_of
 from vgpucli.tabwriter import align
 
 _PENDING: Final = -1  # the GPU of a pod whose annotations name none
@@ -132,19 +133,20 @@ def _usages(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Usage]:
     return [
         _usage(node, by_node[node.name])
         for node in sorted(nodes, key=lambda node: node.name)
-        if node.allocatable.get(MEMORY, 0) > 0
+        if node.allocatable.get(names_of("gpushare").memory, 0) > 0
     ]
 
 
 def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
-    count = node.allocatable.get(GPUS, 0)
+    names = names_of("gpushare")
+    count = node.allocatable.get(names.count, 0)
     if not 0 <= count <= MOST_GPUS:
-        raise ClaimError(f"node {node.name}", GPUS, str(count), "no such number of cards")
+        raise ClaimError(f"node {node.name}", names.count, str(count), "no such number of cards")
     used = dict.fromkeys(range(count), 0)
     rows: list[tuple[Pod, Mapping[int, int]]] = []
     for pod in pods:
         requested = sum(
-            container.limits.get(MEMORY, 0)
+            container.limits.get(names.memory, 0)
             for container in pod.containers
             if container.kind is ContainerKind.APP
         )
@@ -158,7 +160,7 @@ def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
         rows.append((pod, row))
         for gpu, units in by_gpu.items():
             used[gpu] = used.get(gpu, 0) + units
-    return _Usage(node, node.allocatable[MEMORY], count, tuple(rows), used)
+    return _Usage(node, node.allocatable[names.memory], count, tuple(rows), used)
 
 
 def _allocation(pod: Pod) -> dict[int, int]:

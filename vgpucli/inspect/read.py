@@ -50,6 +50,7 @@ from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.kube_flags import ReadDump, not_a_dump, read_dump
+from vgpu.program.resource_names import settle_by_cluster, settle_by_dumps, unknown_names
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.schemes.registry import registry
 
@@ -113,8 +114,7 @@ def from_files(
     times: list[float] = []
     labels: dict[str, Mapping[str, str]] = {}
     dumps: list[Dump] = []
-    for path in paths:
-        content, written = read(path)
+    for path, content, written in _contents(paths, read):
         try:
             dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS, scheduling=scheduling)
         except SourceError as error:
@@ -140,6 +140,7 @@ def from_files(
     if dumps and all(dump.is_foreign for dump in dumps):
         raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
     notes = [f"{ignored} ignored"] if ignored else []
+    notes += unknown_names()
     if not nodes:
         notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
     if not seen:
@@ -177,6 +178,16 @@ def from_files(
     )
 
 
+def _contents(paths: Sequence[str], read: ReadDump) -> list[tuple[str, bytes, float]]:
+    """Path, content and time of each dump; the names of resources in them are in force."""
+    contents = [(path, *read(path)) for path in paths]
+    try:
+        settle_by_dumps([(content, path) for path, content, _ in contents])
+    except SourceError as error:
+        raise not_a_dump(str(error)) from error
+    return contents
+
+
 def _merged(parts: Iterable[SchedulingObjects]) -> SchedulingObjects:
     """The objects of several dumps, each once."""
     nodes: dict[str, SchedulingNode] = {}
@@ -208,13 +219,11 @@ def from_cluster(
 
     as_of = time.time()
     malformed: list[MalformedObject] = []
-    nodes, scheduling_nodes, bad = (
-        _listed_nodes(cluster, scheduling=scheduling)
-        if not node
-        else ((_named_node(cluster, node),), (), ())
-    )
+    nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=scheduling)
+    if settle_by_cluster(cluster, nodes):
+        nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=scheduling)
     malformed += bad
-    notes: list[str] = []
+    notes: list[str] = [*unknown_names()]
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
     unread = for_placement or not reads_resource_claims
     listed_resource_claims, slices = (
@@ -255,6 +264,19 @@ def from_cluster(
     )
 
 
+_Bad = tuple[MalformedObject, ...]
+"""Unreadable objects of a list."""
+
+
+def _read_nodes(
+    cluster: "ApiClient", node: str, *, scheduling: bool
+) -> tuple[tuple[Node, ...], tuple[SchedulingNode, ...], _Bad]:
+    """The node of this name, or all as :func:`_listed_nodes` has them."""
+    if node:
+        return (_named_node(cluster, node),), (), ()
+    return _listed_nodes(cluster, scheduling=scheduling)
+
+
 def _named_node(cluster: "ApiClient", name: str) -> Node:
     """The node of this name. Raises ClusterError, and click.ClickException if there is none."""
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
@@ -265,10 +287,6 @@ def _named_node(cluster: "ApiClient", name: str) -> Node:
         if error.reason == "NotFound":
             raise no_such_node(name, (other.name for other in cluster.nodes())) from error
         raise
-
-
-_Bad = tuple[MalformedObject, ...]
-"""Unreadable objects of a list."""
 
 
 def _listed_nodes(

@@ -14,12 +14,9 @@ import msgspec
 from vgpu.model.units import GAIA_MEMORY_BLOCK, MIB, MILLI_PER_PERCENT
 from vgpu.quota.check import OVER_QUOTA
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
-from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, OWN_RESOURCES
-from vgpu.schemes.gaia.node import CORE
-from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
-from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
-from vgpu.schemes.registry import registry
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
+from vgpu.quota.resources import CORES, GPUS, MEMORY, OWN_RESOURCES, hami_cores, hami_memory
+from vgpu.schemes.registry import names_of, registry
+from vgpu.schemes.resource_names import ResourceNames
 
 NAME: Final = "vgpu-shared-gpus"
 """The name of each proposed ResourceQuota."""
@@ -49,21 +46,20 @@ class _Native(msgspec.Struct, frozen=True):
         return {GPUS: self.gpus, MEMORY: self.memory, CORES: self.cores}[resource]
 
 
-def _of_keys(keys: KeySet, memory_unit: int | None) -> _Native:
-    return _Native(keys.number, keys.memory, keys.cores, memory_unit)
+_GPUS: Final = frozenset({"volcano", "hami"})
+"""The systems whose count of GPUs is requested. A container of gpushare or gpu-manager sees one
+GPU, unless it requests several whole ones; KubeShare's SharePods request nothing that Kubernetes
+counts."""
+
+_MEMORY_UNITS: Final[Mapping[str, int]] = {"hami": MIB, "gaia": GAIA_MEMORY_BLOCK}
+"""Bytes of a unit of memory, where no operator chooses them."""
 
 
-_NATIVE: Final[Mapping[str, _Native]] = {
-    "volcano": _of_keys(VOLCANO, None),
-    "hami": _of_keys(HAMI, MIB),
-    "gpushare": _Native(memory=GPUSHARE_MEMORY),
-    "gaia": _Native(memory=GAIA_MEMORY, cores=CORE, memory_unit=GAIA_MEMORY_BLOCK),
-    "kubeshare": _Native(),
-}
-"""By the name of the registry's row. A container of gpushare or gpu-manager sees one GPU, unless it
-requests several whole ones; KubeShare's SharePods request nothing that Kubernetes counts."""
-
-_OF_HAMI: Final = {HAMI_MEMORY: HAMI.memory, HAMI_CORES: HAMI.cores}
+def _native(system: str) -> _Native:
+    """A system's resources; those of a row without names have none."""
+    names = registry().names.get(system, ResourceNames())
+    gpus = names.count if system in _GPUS else ""
+    return _Native(gpus, names.memory, names.cores, _MEMORY_UNITS.get(system))
 
 
 class NativeQuota(msgspec.Struct, frozen=True):
@@ -99,6 +95,7 @@ def native_quota(
     ``systems`` are names of the registry's rows, and ``unit_bytes`` their configured units of
     memory. Limits that a ResourceQuota declares in Kubernetes' own form already are left out.
     """
+    of_hami = {hami_memory(): names_of("hami").memory, hami_cores(): names_of("hami").cores}
     hard: dict[str, int] = {}
     remarks: list[str] = []
 
@@ -109,8 +106,8 @@ def native_quota(
     for limit in quota.limits:
         if limit.model:
             remarks.append(f"left out: {limit.text}: Kubernetes counts no GPU models")
-        elif limit.resource in _OF_HAMI:
-            limit_to(_OF_HAMI[limit.resource], limit.amount)
+        elif limit.resource in of_hami:
+            limit_to(of_hami[limit.resource], limit.amount)
         elif limit.resource in OWN_RESOURCES:
             entries, left_out = _entries(limit, systems, unit_bytes)
             for resource, amount in entries.items():
@@ -123,9 +120,10 @@ def native_quota(
         for unreadable in quota.unreadable
     )
     loose = [
-        keys.name
-        for keys in (VOLCANO, HAMI)
-        if hard.keys() & {f"requests.{keys.memory}", f"requests.{keys.cores}"}
+        system
+        for system in ("volcano", "hami")
+        for names in (names_of(system),)
+        if hard.keys() & {f"requests.{names.memory}", f"requests.{names.cores}"}
     ]
     if loose:
         remarks.append(
@@ -146,7 +144,7 @@ def _entries(
     entries: dict[str, int] = {}
     without: list[str] = []
     for system in systems:
-        native = _NATIVE.get(system, _Native())
+        native = _native(system)
         resource = native.entry(limit.resource)
         unit = native.memory_unit or unit_bytes.get(system)
         divisor = {GPUS: 1, MEMORY: unit, CORES: MILLI_PER_PERCENT}[limit.resource]
@@ -224,7 +222,10 @@ def _created(group: str, plural: str) -> Manifest:
 
 def _requests_gpus() -> str:
     """Whether the object is a SharePod, or a pod that requests a shared GPU, in CEL."""
-    resources = _starts_with("name", registry().resource_prefixes)
+    prefixes = registry().resource_prefixes
+    renamed = sorted(name for name in registry().resource_names if not name.startswith(prefixes))
+    equal = "".join(f" || name == '{name}'" for name in renamed)
+    resources = _starts_with("name", prefixes) + equal
     rows = registry().rows
     labels = [mark for row in rows if not row.keys.resources for mark in row.keys.marks]
     own = {prefix for row in rows for prefix in row.keys.share_pods}

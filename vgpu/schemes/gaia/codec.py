@@ -27,8 +27,9 @@ from vgpu.model.units import (
 from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot, remark
 from vgpu.schemes.gaia import grant as gaia_grant
 from vgpu.schemes.gaia import node as gaia_node
-from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_BLOCKS
+from vgpu.schemes.gaia.node import MOST_BLOCKS, NAMES
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES
+from vgpu.schemes.resource_names import ResourceNames
 from vgpu.schemes.text import amount, nanoseconds, object_name_of, positions, seconds
 
 PREDICATE_TIME: Final = "tencent.com/predicate-time"
@@ -55,12 +56,14 @@ class Gaia(BaseCodec, frozen=True):
             enforce limits in ``nvidia``, the others in ``origin``.
         extra_devices: device nodes for every container (``--extra-config``, ``default``).
         compat32: whether the container's own environment has ``compat32=true``.
+        names: the names of its resources.
     """
 
     limits_path: str = "/etc/gpu-manager/vm"
     driver_path: str = "/etc/gpu-manager/vdriver"
     extra_devices: tuple[str, ...] = ()
     compat32: bool = False
+    names: ResourceNames = NAMES
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ class Gaia(BaseCodec, frozen=True):
     @property
     def resources(self) -> tuple[str, ...]:
         """Cores and memory."""
-        return (CORE, MEMORY)
+        return (self.names.cores, self.names.memory)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What each container requests: a part of one GPU, or whole GPUs with all their memory.
@@ -84,7 +87,7 @@ class Gaia(BaseCodec, frozen=True):
         without cores or without memory: gpu-manager does not find such a pod when it is to serve
         it.
         """
-        return _requests(pod, _core_limit(pod))
+        return _requests(pod, _core_limit(pod), self.names)
 
     def claim(self, pod: Pod) -> Claim | None:
         """The devices in the pod's annotations; None if there are none.
@@ -95,7 +98,7 @@ class Gaia(BaseCodec, frozen=True):
         """
         if not any(_is_claim(key) for key in pod.annotations):
             return None
-        requests = {request.container: request for request in _requests(pod, limit=None)}
+        requests = {request.container: request for request in _requests(pod, None, self.names)}
         apps = pod.apps
         phase, flag_remarks = _phase(pod)
         assumed_at, time_remarks = _predicate_time(pod)
@@ -150,7 +153,7 @@ class Gaia(BaseCodec, frozen=True):
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by minor number, all of the average size. Raises ClaimError."""
-        return gaia_node.gpus(node)
+        return gaia_node.gpus(node, self.names)
 
     def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on every node
         """True: gpu-manager marks a pod when its container starts.
@@ -161,11 +164,11 @@ class Gaia(BaseCodec, frozen=True):
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What ``<resource>-<unit>`` stands for: no GPU in particular. Raises ClaimError."""
-        return gaia_node.slot(resource, device_id)
+        return gaia_node.slot(resource, device_id, self.names)
 
     def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
         """The IDs of all percents of cores, or of all blocks of memory. Raises ClaimError."""
-        return gaia_node.device_ids(resource, devices)
+        return gaia_node.device_ids(resource, devices, self.names)
 
     def edits(
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
@@ -179,39 +182,47 @@ class Gaia(BaseCodec, frozen=True):
             limits_folder=f"{self.limits_path}/{pod.uid}",
             extra_devices=self.extra_devices,
             compat32=self.compat32,
+            names=self.names,
         )
 
 
 # ---------------------------------------------------------------- what is asked for
 
 
-def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
+def _requests(pod: Pod, limit: int | None, names: ResourceNames) -> tuple[Request, ...]:
     """Raises ClaimError."""
     amounts = [
         (
             container,
-            amount(pod, container, CORE, MOST_CORES),
-            amount(pod, container, MEMORY, MOST_BLOCKS),
+            amount(pod, container, names.cores, MOST_CORES),
+            amount(pod, container, names.memory, MOST_BLOCKS),
         )
         for container in pod.containers
     ]
     return tuple(
-        _request(pod, container, cores, blocks, limit)
+        _request(pod, container, (cores, blocks), limit, names)
         for container, cores, blocks in amounts
         if cores or blocks
     )
 
 
-def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
-    """Raises ClaimError for what gpu-manager does not allow."""
+def _request(
+    pod: Pod,
+    container: Container,
+    amounts: tuple[int, int],
+    limit: int | None,
+    names: ResourceNames,
+) -> Request:
+    """The request of cores and blocks. Raises ClaimError for what gpu-manager does not allow."""
+    cores, blocks = amounts
     count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
     if count and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
-        raise ClaimError(object_name_of(pod), CORE, str(cores), detail)
+        raise ClaimError(object_name_of(pod), names.cores, str(cores), detail)
     if count:
         return Request(container.name, count, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
     if not cores or not blocks:
-        key = MEMORY if cores else CORE
+        key = names.memory if cores else names.cores
         detail = f"container {container.name}: a part of a GPU needs cores and memory"
         raise ClaimError(object_name_of(pod), key, "0", detail)
     return Request(

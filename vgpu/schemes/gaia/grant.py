@@ -16,8 +16,9 @@ from vgpu.model.units import (
     WHOLE_DEVICE_PERCENT,
 )
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
-from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_GPUS
+from vgpu.schemes.gaia.node import MOST_GPUS, NAMES
 from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
+from vgpu.schemes.resource_names import ResourceNames
 from vgpu.schemes.text import object_name_of
 
 GPUS = "tencent.com/vcuda-device"
@@ -63,6 +64,7 @@ def edits(
     limits_folder: str,
     extra_devices: tuple[str, ...] = (),
     compat32: bool = False,
+    names: ResourceNames = NAMES,
 ) -> ContainerEdits:
     """The answer to Allocate; the folders are the host's. Raises ClaimError."""
     shares = checked(object_name, allocation)
@@ -82,8 +84,8 @@ def edits(
         ),
         devices=(*nodes, *CONTROL_NODES, *extra_devices),
         annotations={
-            CORE: str(_percent(shares)),
-            MEMORY: str(_bytes(shares)),
+            names.cores: str(_percent(shares)),
+            names.memory: str(_bytes(shares)),
             GPUS: ",".join(nodes),
         },
     )

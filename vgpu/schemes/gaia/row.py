@@ -5,9 +5,7 @@ from typing import Final
 
 from vgpu.model.facts import LimitFile
 from vgpu.model.names import Scheme
-from vgpu.model.objects import Node
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.codec import (
     ASSIGNED,
@@ -16,9 +14,10 @@ from vgpu.schemes.gaia.codec import (
     PREDICATE_TIME,
     Gaia,
 )
-from vgpu.schemes.gaia.node import CORE, MODEL_LABEL
+from vgpu.schemes.gaia.node import MODEL_LABEL
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.schemes.limit_ways import VCUDA
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, SystemNames
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectCause,
@@ -60,43 +59,43 @@ def read_limits(content: bytes, path: str, object_name: str) -> tuple[LimitFile,
     return (limit,)
 
 
-def _codec(_: int | None) -> SchemeCodec:
-    return Gaia()
+def gaia_row(names: SystemNames = ORIGINAL_NAMES) -> SchemeRow:
+    """gpu-manager with its names."""
+    own = names[Scheme.GAIA.value]
+    return SchemeRow(
+        name=Scheme.GAIA.value,
+        scheme=Scheme.GAIA,
+        codec=lambda _: Gaia(names=own),
+        has_devices=lambda node: bool(node.capacity.get(own.cores)),
+        keys=KeyPrefixes(
+            resources=("tencent.com/vcuda-",),
+            marks=("tencent.com/",),
+            kept=("gaia.tencent.com/", "nvidia-device-enable", "clusterName"),
+            evidence=("tencent.com/", *own.all),
+        ),
+        written=WrittenKeys(
+            pods=(PREDICATE_TIME, PREDICATE_NODE, ASSIGNED, f"{PREDICATE_INDEX}*"),
+            node_labels=(MODEL_LABEL,),
+        ),
+        evidence=NodeEvidence(
+            limits=LimitFiles(
+                "--limits.gaia-dir",
+                "/etc/gpu-manager/vm",
+                LimitLayout.CONTAINER,
+                VCUDA_CONFIG,
+                CONFIG_SIZE,
+                read_limits,
+            )
+        ),
+        repair=AnnotationRepair(
+            reservation=(PREDICATE_TIME, PREDICATE_NODE), allocated=((ASSIGNED, "true"),)
+        ),
+        defect=SchedulerDefect(DefectCause.CACHE_BEHIND),
+        adapter="gaia",
+        limit_way=VCUDA,
+        names=own,
+        with_names=gaia_row,
+    )
 
 
-def _has_devices(node: Node) -> bool:
-    return bool(node.capacity.get(CORE))
-
-
-GAIA_ROW: Final = SchemeRow(
-    name=Scheme.GAIA.value,
-    scheme=Scheme.GAIA,
-    codec=_codec,
-    has_devices=_has_devices,
-    keys=KeyPrefixes(
-        resources=("tencent.com/vcuda-",),
-        marks=("tencent.com/",),
-        kept=("gaia.tencent.com/", "nvidia-device-enable", "clusterName"),
-        evidence=("tencent.com/",),
-    ),
-    written=WrittenKeys(
-        pods=(PREDICATE_TIME, PREDICATE_NODE, ASSIGNED, f"{PREDICATE_INDEX}*"),
-        node_labels=(MODEL_LABEL,),
-    ),
-    evidence=NodeEvidence(
-        limits=LimitFiles(
-            "--limits.gaia-dir",
-            "/etc/gpu-manager/vm",
-            LimitLayout.CONTAINER,
-            VCUDA_CONFIG,
-            CONFIG_SIZE,
-            read_limits,
-        )
-    ),
-    repair=AnnotationRepair(
-        reservation=(PREDICATE_TIME, PREDICATE_NODE), allocated=((ASSIGNED, "true"),)
-    ),
-    defect=SchedulerDefect(DefectCause.CACHE_BEHIND),
-    adapter="gaia",
-    limit_way=VCUDA,
-)
+GAIA_ROW: Final = gaia_row()

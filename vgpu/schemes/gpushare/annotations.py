@@ -14,7 +14,7 @@ import msgspec
 from vgpu.model.names import Phase
 from vgpu.model.objects import Pod
 from vgpu.schemes.codec import ClaimError, remark
-from vgpu.schemes.gpushare.node import MEMORY, MOST_UNITS, gpu_number
+from vgpu.schemes.gpushare.node import MOST_UNITS, gpu_number
 from vgpu.schemes.text import nanoseconds, number, object_name_of, seconds
 
 INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
@@ -112,7 +112,7 @@ def _by_index(pod: Pod, requested: Mapping[str, int]) -> Units:
     if text is None:
         raise _refusal(pod, INDEX, "", "missing, so the GPU is unknown")
     if not requested:
-        raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
+        raise _refusal(pod, INDEX, text, "no container asks for memory")
     gpu = _gpu_index(pod, INDEX, text, text)
     return {container: {gpu: units} for container, units in requested.items()}
 

@@ -31,10 +31,14 @@ from vgpu.schemes.gpushare.annotations import (
     write_one_gpu,
 )
 from vgpu.schemes.gpushare.env import environment, limits_from_env
-from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS, MOST_UNITS
+from vgpu.schemes.gpushare.node import MOST_GPUS, MOST_UNITS, NAMES
+from vgpu.schemes.resource_names import ResourceNames
 from vgpu.schemes.text import amount, number, object_name_of, positions
 
 __all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
+
+COUNT_LABEL: Final = "aliyun.com/gpu-count"
+"""ACK's label of a pod: the number of GPUs over which its memory is spread."""
 
 _TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
@@ -43,12 +47,14 @@ class Gpushare(BaseCodec, frozen=True):
     """The codec of gpushare.
 
     Attributes:
-        memory_unit: bytes of one unit of aliyun.com/gpu-mem, the plugin's ``-memory-unit``.
+        memory_unit: bytes of one unit of memory, the plugin's ``-memory-unit``.
         isolation: whether cGPU is to enforce the limits, see :func:`gpushare_node.isolation`.
+        names: the names of its resources.
     """
 
     memory_unit: int = GIB
     isolation: bool = True
+    names: ResourceNames = NAMES
 
     def __post_init__(self) -> None:
         if self.memory_unit <= 0:
@@ -67,7 +73,7 @@ class Gpushare(BaseCodec, frozen=True):
     @property
     def resources(self) -> tuple[str, ...]:
         """Memory alone; GPUs are counted on the node, but not asked for."""
-        return (MEMORY,)
+        return (self.names.memory,)
 
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
         """One share, by the variables of the plugin; of no device where the plugin found none."""
@@ -81,7 +87,7 @@ class Gpushare(BaseCodec, frozen=True):
     @property
     def only_counted(self) -> tuple[str, ...]:
         """The number of GPUs, which the plugin writes into the capacity of its node."""
-        return (GPUS,)
+        return (self.names.count,)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What each container requests: memory of one GPU, or of several with ACK's label.
@@ -91,10 +97,11 @@ class Gpushare(BaseCodec, frozen=True):
         count = _requested_gpus(pod)
         requests = []
         for container in pod.containers:
-            units = amount(pod, container, MEMORY, MOST_UNITS)
+            units = amount(pod, container, self.names.memory, MOST_UNITS)
             if units % count:
-                detail = f"{container.name} asks for {units} of {MEMORY}, which it does not divide"
-                raise ClaimError(object_name_of(pod), GPUS, str(count), detail)
+                asked = f"{units} of {self.names.memory}"
+                detail = f"{container.name} asks for {asked}, which it does not divide"
+                raise ClaimError(object_name_of(pod), COUNT_LABEL, str(count), detail)
             if units:
                 memory = units // count * self.memory_unit
                 requests.append(
@@ -109,7 +116,7 @@ class Gpushare(BaseCodec, frozen=True):
         do. What contradicts the limits, or is unreadable beside a readable GPU, is a remark of
         the claim. Raises ClaimError where the GPU is unknown.
         """
-        annotations = read(pod, _requested_together(pod))
+        annotations = read(pod, _requested_together(pod, self.names))
         if annotations is None:
             return None
         return Claim(
@@ -136,7 +143,7 @@ class Gpushare(BaseCodec, frozen=True):
         ever have it. The containers that have started are assigned. None if the pod is no such
         case. Raises ClaimError.
         """
-        requested = _requested_together(pod)
+        requested = _requested_together(pod, self.names)
         if not pod.node or not requested or len(devices) != 1 or self.claim(pod) is not None:
             return None
         started = {
@@ -191,11 +198,11 @@ class Gpushare(BaseCodec, frozen=True):
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
-        return gpushare_node.gpus(node, self.memory_unit)
+        return gpushare_node.gpus(node, self.memory_unit, self.names)
 
     def marks_late(self, node: Node | None) -> bool:
         """True on a node with one GPU: the plugin may allocate it without annotations."""
-        return node is not None and node.capacity.get(GPUS) == 1
+        return node is not None and node.capacity.get(self.names.count) == 1
 
     def with_health(
         self, devices: tuple[Device, ...], unhealthy: str, node: str
@@ -205,11 +212,11 @@ class Gpushare(BaseCodec, frozen=True):
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
-        return gpushare_node.slot(resource, device_id)
+        return gpushare_node.slot(resource, device_id, self.names)
 
     def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
         """One ID for each whole unit of each device's own memory. Raises ClaimError."""
-        return gpushare_node.device_ids(resource, devices, self.memory_unit)
+        return gpushare_node.device_ids(resource, devices, self.memory_unit, self.names)
 
     def edits(
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
@@ -296,21 +303,22 @@ def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
     return structs.replace(claim, allocations=allocations)
 
 
-def _requested_together(pod: Pod) -> dict[str, int]:
+def _requested_together(pod: Pod, names: ResourceNames) -> dict[str, int]:
     """Requested units by container, of those that run at the same time. Raises ClaimError."""
     return {
         container.name: units
         for container in pod.containers
-        if container.kind in _TOGETHER and (units := amount(pod, container, MEMORY, MOST_UNITS))
+        if container.kind in _TOGETHER
+        and (units := amount(pod, container, names.memory, MOST_UNITS))
     }
 
 
 def _requested_gpus(pod: Pod) -> int:
     """ACK's pod label; 1 where there is none. Raises ClaimError."""
-    text = pod.labels.get(GPUS, "1")
+    text = pod.labels.get(COUNT_LABEL, "1")
     count = number(text, MOST_GPUS)
     if count is None:
-        raise ClaimError(object_name_of(pod), GPUS, text, "not a number of GPUs")
+        raise ClaimError(object_name_of(pod), COUNT_LABEL, text, "not a number of GPUs")
     return count or 1
 
 

@@ -7,19 +7,19 @@ can be asked, its answer is better.
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from vgpu.model.allocation import Device
 from vgpu.model.objects import Node
 from vgpu.schemes.codec import ClaimError, Slot
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, ResourceNames
 from vgpu.schemes.text import number
 
-MEMORY = "aliyun.com/gpu-mem"
-"""The resource: units of memory, GiB unless the operator chose another."""
-
-GPUS = "aliyun.com/gpu-count"
-"""Number of GPUs: the plugin writes it into the node's status; the kubelet has no such resource."""
+NAMES: Final = ORIGINAL_NAMES["gpushare"]
+"""gpushare's own names: units of memory, GiB unless the operator chose another, and number of GPUs.
+The plugin writes the number into the node's status; the kubelet has no such resource."""
 
 MOST_GPUS = 1024
 """Maximum number of GPUs of a node that gpushare writes."""
@@ -37,24 +37,25 @@ _NO_ISOLATION_LABEL = "cgpu.disable.isolation"
 _ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
 
 
-def gpus(node: Node, memory_unit: int) -> tuple[Device, ...]:
+def gpus(node: Node, memory_unit: int, names: ResourceNames = NAMES) -> tuple[Device, ...]:
     """The node's GPUs by index, without UUID; none if gpushare is not there.
 
     Sizes are those of the capacity. Nothing new may go to any GPU if nothing is allocatable;
     which GPUs are unhealthy otherwise only the ConfigMap reports. Memory is unknown where the
     kubelet has forgotten the resource and only the count is left. Raises ClaimError.
     """
-    count = node.capacity.get(GPUS, 0)
-    units = node.capacity.get(MEMORY, 0)
+    count = node.capacity.get(names.count, 0)
+    units = node.capacity.get(names.memory, 0)
     object_name = f"node {node.name}"
     if not 0 <= units <= MOST_UNITS * MOST_GPUS:
-        raise ClaimError(object_name, MEMORY, str(units), "no such amount of memory")
+        raise ClaimError(object_name, names.memory, str(units), "no such amount of memory")
     if not 0 <= count <= MOST_GPUS:
-        raise ClaimError(object_name, GPUS, str(count), "no such number of GPUs")
+        raise ClaimError(object_name, names.count, str(count), "no such number of GPUs")
     if units and not count:
-        raise ClaimError(object_name, GPUS, str(count), f"no GPUs, but {units} of {MEMORY}")
+        detail = f"no GPUs, but {units} of {names.memory}"
+        raise ClaimError(object_name, names.count, str(count), detail)
     memory = units // count * memory_unit if units else None
-    healthy = node.allocatable.get(MEMORY, units) > 0
+    healthy = node.allocatable.get(names.memory, units) > 0
     return tuple(
         Device(index=index, memory_bytes=memory, healthy=healthy) for index in range(count)
     )
@@ -107,22 +108,24 @@ def with_health(devices: Iterable[Device], unhealthy: frozenset[int]) -> tuple[D
     )
 
 
-def slot(resource: str, device_id: str) -> Slot:
+def slot(resource: str, device_id: str, names: ResourceNames = NAMES) -> Slot:
     """What the ID ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
-    _require_memory(resource, device_id)
+    _require_memory(resource, device_id, names)
     parts = _ID.fullmatch(device_id)
     if parts is None:
         raise ClaimError("kubelet", resource, device_id, "no device ID of gpushare")
     return Slot(resource, parts[1], int(parts[2]))
 
 
-def device_ids(resource: str, devices: Iterable[Device], memory_unit: int) -> Iterator[str]:
+def device_ids(
+    resource: str, devices: Iterable[Device], memory_unit: int, names: ResourceNames = NAMES
+) -> Iterator[str]:
     """The IDs of all whole units of each device's own memory.
 
     The original counts every GPU as large as the first. Raises ClaimError for a device whose
     UUID or memory is not known.
     """
-    _require_memory(resource, "")
+    _require_memory(resource, "", names)
     for device in devices:
         if not device.uuid or device.memory_bytes is None:
             raise ClaimError("kubelet", resource, device.name, "no UUID, or unknown memory")
@@ -130,6 +133,6 @@ def device_ids(resource: str, devices: Iterable[Device], memory_unit: int) -> It
             yield f"{device.uuid}-_-{unit}"
 
 
-def _require_memory(resource: str, device_id: str) -> None:
-    if resource != MEMORY:
+def _require_memory(resource: str, device_id: str, names: ResourceNames) -> None:
+    if resource != names.memory:
         raise ClaimError("kubelet", resource, device_id, "no resource of gpushare's plugin")

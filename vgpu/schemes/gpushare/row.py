@@ -18,15 +18,15 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.units import GIB, MIB, count
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ANNOTATIONS, ASSIGNED, INDEX
-from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.gpushare.codec import COUNT_LABEL, Gpushare
 from vgpu.schemes.gpushare.node import (
-    GPUS,
-    MEMORY,
+    NAMES,
     UNHEALTHY_KEY,
     UNHEALTHY_NAMESPACE,
     unhealthy_name,
 )
 from vgpu.schemes.limit_ways import CGPU
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, ResourceNames, SystemNames
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectCause,
@@ -41,16 +41,16 @@ from vgpu.schemes.row import (
 )
 
 
-def never_serves(pod: Pod, node: Node) -> str:
+def never_serves(pod: Pod, node: Node, names: ResourceNames = NAMES) -> str:
     """Why the original plugin can never serve the pod on the node; "" if it may."""
-    requesting = [each for each in pod.containers if each.limits.get(MEMORY)]
+    requesting = [each for each in pod.containers if each.limits.get(names.memory)]
     kinds = [each.kind for each in requesting]
-    if not requesting or kinds == [ContainerKind.APP] or node.capacity.get(GPUS) == 1:
+    if not requesting or kinds == [ContainerKind.APP] or node.capacity.get(names.count) == 1:
         return ""
-    names = ", ".join(each.name for each in requesting)
+    containers = ", ".join(each.name for each in requesting)
     return (
-        f"{count(len(requesting), 'container')} ({names}) request {MEMORY}, and the original"
-        " gpushare plugin serves one app container of a pod"
+        f"{count(len(requesting), 'container')} ({containers}) request {names.memory}, and the"
+        " original gpushare plugin serves one app container of a pod"
     )
 
 
@@ -76,15 +76,11 @@ _SMALLEST_MIB: Final = 1024
 """A GPU of fewer MiB is in truth counted in another unit: no such GPU is shared."""
 
 
-def _codec(unit_bytes: int | None) -> SchemeCodec:
-    return Gpushare(unit_bytes) if unit_bytes else UnsizedGpushare()
+def _codec(unit_bytes: int | None, names: ResourceNames) -> SchemeCodec:
+    return Gpushare(unit_bytes, names=names) if unit_bytes else UnsizedGpushare(names=names)
 
 
-def _has_devices(node: Node) -> bool:
-    return bool(node.capacity.get(GPUS))
-
-
-def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
+def _assumed_unit(nodes: Iterable[Node], names: ResourceNames) -> tuple[int, tuple[str, ...]]:
     """Bytes of one unit, and what was assumed.
 
     The original takes a GPU of more than 100 units to be counted in MiB, so that a GPU of 141
@@ -92,15 +88,15 @@ def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
     """
     sizes: dict[str, int] = {}
     for node in nodes:
-        count = node.capacity.get(GPUS, 0)
-        if count > 0 and node.capacity.get(MEMORY, 0) > 0:
-            sizes[node.name] = node.capacity[MEMORY] // count
+        count = node.capacity.get(names.count, 0)
+        if count > 0 and node.capacity.get(names.memory, 0) > 0:
+            sizes[node.name] = node.capacity[names.memory] // count
     if not sizes:
         return GIB, ()
     large, small = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
     unit, name = (MIB, "MiB") if sizes[large] >= _SMALLEST_MIB else (GIB, "GiB")
     assumption = (
-        f"one unit of {MEMORY} is taken for 1 {name}, since {large} has"
+        f"one unit of {names.memory} is taken for 1 {name}, since {large} has"
         f" {sizes[large]} of them a GPU; {_FLAG} settles it"
     )
     if unit == MIB and sizes[small] < _SMALLEST_MIB:
@@ -108,26 +104,34 @@ def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
     return unit, (assumption,)
 
 
-GPUSHARE_ROW: Final = SchemeRow(
-    name=Scheme.GPUSHARE.value,
-    scheme=Scheme.GPUSHARE,
-    codec=_codec,
-    has_devices=_has_devices,
-    keys=KeyPrefixes(
-        resources=("aliyun.com/gpu",),
-        marks=("ALIYUN_COM_GPU_MEM_", "scheduler.framework.gpushare."),
-        kept=("gpushare", "cgpu.disable.isolation", GPUS),
-        evidence=("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare."),
-    ),
-    written=WrittenKeys(pods=ANNOTATIONS, resources=(GPUS,)),
-    unit=UnitSetting(_FLAG, GIB, assumed=_assumed_unit),
-    repair=AnnotationRepair(
-        reservation=(INDEX, ALLOCATION), allocated=((ASSIGNED, "true"), (ACK_ASSIGNED, "true"))
-    ),
-    defect=SchedulerDefect(DefectCause.FREE_BELOW_ZERO),
-    adapter="gpushare",
-    limit_way=CGPU,
-    shares_cores=False,
-    never_serves=never_serves,
-    unhealthy_map=UnhealthyMap(UNHEALTHY_NAMESPACE, unhealthy_name, UNHEALTHY_KEY),
-)
+def gpushare_row(names: SystemNames = ORIGINAL_NAMES) -> SchemeRow:
+    """Gpushare with its names."""
+    own = names[Scheme.GPUSHARE.value]
+    return SchemeRow(
+        name=Scheme.GPUSHARE.value,
+        scheme=Scheme.GPUSHARE,
+        codec=lambda unit_bytes: _codec(unit_bytes, own),
+        has_devices=lambda node: bool(node.capacity.get(own.count)),
+        keys=KeyPrefixes(
+            resources=("aliyun.com/gpu",),
+            marks=("ALIYUN_COM_GPU_MEM_", "scheduler.framework.gpushare."),
+            kept=("gpushare", "cgpu.disable.isolation", COUNT_LABEL),
+            evidence=("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare.", *own.all),
+        ),
+        written=WrittenKeys(pods=ANNOTATIONS, resources=(own.count,)),
+        unit=UnitSetting(_FLAG, GIB, assumed=lambda nodes: _assumed_unit(nodes, own)),
+        repair=AnnotationRepair(
+            reservation=(INDEX, ALLOCATION), allocated=((ASSIGNED, "true"), (ACK_ASSIGNED, "true"))
+        ),
+        defect=SchedulerDefect(DefectCause.FREE_BELOW_ZERO),
+        adapter="gpushare",
+        limit_way=CGPU,
+        shares_cores=False,
+        never_serves=lambda pod, node: never_serves(pod, node, own),
+        unhealthy_map=UnhealthyMap(UNHEALTHY_NAMESPACE, unhealthy_name, UNHEALTHY_KEY),
+        names=own,
+        with_names=gpushare_row,
+    )
+
+
+GPUSHARE_ROW: Final = gpushare_row()

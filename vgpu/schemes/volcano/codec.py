@@ -9,6 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from vgpu.model.allocation import (
     NO_DEFAULTS,
     Allocation,
@@ -42,7 +44,6 @@ from vgpu.schemes.volcano.env import is_shared, memory_limit, visible_uuids
 from vgpu.schemes.volcano.key_set import (
     HAMI,
     HAMI_CORE,
-    PRIORITY,
     SPLIT_COUNT,
     VOLCANO,
     KeySet,
@@ -105,7 +106,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What requests devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
+        """What requests devices. HAMi's number may have the name of NVIDIA's own whole GPUs."""
         legacy = _LEGACY if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
@@ -123,7 +124,7 @@ class Volcano(BaseCodec, frozen=True):
         """What the scheduler, the webhook and the library read: no node has these resources."""
         keys = self.key_set
         counted = (name for name in keys.quantities if name not in self._kinds)
-        return (*counted, *((PRIORITY,) if keys.number == HAMI.number else ()))
+        return tuple(filter(None, (*counted, keys.resources.priority)))
 
     @property
     def unit_bytes(self) -> int:
@@ -136,7 +137,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def _has_legacy(self) -> bool:
-        return self.key_set.number == VOLCANO.number
+        return self.key_set.name == VOLCANO.name
 
     # ------------------------------------------------------------ pods
 
@@ -152,7 +153,30 @@ class Volcano(BaseCodec, frozen=True):
                 request = self._request(pod, container)
                 if request is not None and request.count:
                     requests.append(request)
+        if self.key_set.resources.is_partial:
+            return self._as_reserved(pod, requests)
         return tuple(requests)
+
+    def _as_reserved(self, pod: Pod, requests: Sequence[Request]) -> tuple[Request, ...]:
+        """The requests with the amounts that the scheduler has reserved for them.
+
+        The names of amounts are not all known: a container that requests one of another name has
+        an amount that cannot be read, and nothing reserved is an unknown amount.
+        """
+        asking = frozenset(request.container for request in requests)
+        claim = volcano_claim.read(pod, self.key_set, self.unit_bytes, asking)
+        reserved = {
+            each.container: each.shares[0]
+            for each in (claim.allocations if claim else ())
+            if each.shares
+        }
+        others = {each.name for each in pod.containers if each.others}
+        return tuple(
+            _as_share(request, reserved.get(request.container))
+            if request.container in others
+            else request
+            for request in requests
+        )
 
     def inadmissible(self, pod: Pod) -> str:
         """A percentage of memory that no scheduler may reserve for.
@@ -353,6 +377,20 @@ class Volcano(BaseCodec, frozen=True):
     def _kinds(self) -> dict[str, str]:
         legacy = {legacy_format.MEMORY: ""} if self._has_legacy else {}
         return dict(self.key_set.advertised) | legacy
+
+
+def _as_share(request: Request, share: Share | None) -> Request:
+    """The request with the amounts of the share; without one they are unknown."""
+    if request.memory_bytes is not None:
+        return request
+    if share is None:
+        return structs.replace(request, memory_percent=None)
+    return structs.replace(
+        request,
+        memory_bytes=share.memory_bytes,
+        memory_percent=None,
+        cores_milli=share.cores_milli or 0,
+    )
 
 
 def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:

@@ -8,16 +8,15 @@ volcano v1.16 and volcano-vgpu-device-plugin v1.12, of HAMi v2.10, and their pre
 from typing import Final
 
 import msgspec
+from msgspec import structs
+
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, ResourceNames
 
 SPLIT_COUNT: Final = 10
 """Shares that a GPU is cut into where its operator does not say (``device-split-count``)."""
 
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
-
-PRIORITY: Final = "nvidia.com/priority"
-"""HAMi's resource that its webhook copies into the variable CUDA_TASK_PRIORITY, and that neither
-its scheduler nor its device plugin reads."""
 
 
 class ShimPaths(msgspec.Struct, frozen=True):
@@ -42,10 +41,11 @@ class KeySet(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the system: ``volcano`` or ``hami``.
-        number, memory, percentage, cores: the extended resources.
-        implied_by: those that request one GPU where no number is requested.
-        advertised: those that the plugin reports to the kubelet, with what its device IDs have
-            between the GPU's UUID and the ordinal.
+        resources: the names of the extended resources. ``priority`` is HAMi's, whose webhook copies
+            it into the variable CUDA_TASK_PRIORITY: its scheduler and device plugin do not read it.
+        implying: roles that request one GPU where no number is requested.
+        id_parts: the roles of those that the plugin reports to the kubelet, with what its device
+            IDs have between the GPU's UUID and the ordinal.
         percentage_wins: whether percentage counts where a container requests memory too.
         no_percentage: the percentage that stands for none requested.
         percentages: all percentages that a container may request.
@@ -67,12 +67,9 @@ class KeySet(msgspec.Struct, frozen=True):
     """
 
     name: str
-    number: str
-    memory: str
-    percentage: str
-    cores: str
-    implied_by: tuple[str, ...]
-    advertised: tuple[tuple[str, str], ...]
+    resources: ResourceNames
+    implying: tuple[str, ...]
+    id_parts: tuple[tuple[str, str], ...]
     percentage_wins: bool
     no_percentage: int
     percentages: range
@@ -96,9 +93,43 @@ class KeySet(msgspec.Struct, frozen=True):
     paths: ShimPaths
 
     @property
+    def number(self) -> str:
+        """The extended resource of GPUs."""
+        return self.resources.count
+
+    @property
+    def memory(self) -> str:
+        """That of an amount of memory."""
+        return self.resources.memory
+
+    @property
+    def percentage(self) -> str:
+        """That of a percentage of memory."""
+        return self.resources.percentage
+
+    @property
+    def cores(self) -> str:
+        """That of cores."""
+        return self.resources.cores
+
+    @property
+    def implied_by(self) -> tuple[str, ...]:
+        """Those that request one GPU where no number is requested."""
+        return tuple([getattr(self.resources, role) for role in self.implying])
+
+    @property
+    def advertised(self) -> tuple[tuple[str, str], ...]:
+        """Those that the plugin reports to the kubelet, each with the part of its device IDs."""
+        return tuple([(getattr(self.resources, role), part) for role, part in self.id_parts])
+
+    @property
     def quantities(self) -> tuple[str, ...]:
         """All extended resources that a request is made of."""
         return (self.number, self.memory, self.percentage, self.cores)
+
+    def named(self, resources: ResourceNames) -> "KeySet":
+        """The same spellings with these names of the extended resources."""
+        return structs.replace(self, resources=resources)
 
     @property
     def plugin_resources(self) -> tuple[str, ...]:
@@ -114,16 +145,9 @@ class KeySet(msgspec.Struct, frozen=True):
 
 VOLCANO: Final = KeySet(
     name="volcano",
-    number="volcano.sh/vgpu-number",
-    memory="volcano.sh/vgpu-memory",
-    percentage="volcano.sh/vgpu-memory-percentage",
-    cores="volcano.sh/vgpu-cores",
-    implied_by=("volcano.sh/vgpu-memory",),
-    advertised=(
-        ("volcano.sh/vgpu-number", ""),
-        ("volcano.sh/vgpu-memory", "-memory"),
-        ("volcano.sh/vgpu-cores", "-core"),
-    ),
+    resources=ORIGINAL_NAMES["volcano"],
+    implying=("memory",),
+    id_parts=(("count", ""), ("memory", "-memory"), ("cores", "-core")),
     percentage_wins=True,
     no_percentage=101,
     percentages=range(1, 102),  # Volcano reserves nothing for 0, and its plugin sets no limit
@@ -155,12 +179,9 @@ VOLCANO: Final = KeySet(
 
 HAMI: Final = KeySet(
     name="hami",
-    number="nvidia.com/gpu",
-    memory="nvidia.com/gpumem",
-    percentage="nvidia.com/gpumem-percentage",
-    cores="nvidia.com/gpucores",
-    implied_by=("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"),
-    advertised=(("nvidia.com/gpu", ""),),  # the scheduler alone counts the others
+    resources=ORIGINAL_NAMES["hami"],
+    implying=("memory", "percentage", "cores"),
+    id_parts=(("count", ""),),  # the scheduler alone counts the others
     percentage_wins=False,
     no_percentage=0,
     percentages=range(101),

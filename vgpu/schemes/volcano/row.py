@@ -1,7 +1,7 @@
 """The registry's rows of Volcano vGPU and HAMi, which use the same library.
 
-HAMi uses resource names of NVIDIA's own device plugin, too: :func:`whole_gpus` distinguishes the
-pods of both.
+HAMi may use resource names of NVIDIA's own device plugin: :func:`whole_gpus` distinguishes the pods
+of both.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,8 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.limit_ways import HAMI_CORE
-from vgpu.schemes.nvidia.resources import is_only_nvidias
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, ResourceNames, SystemNames
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectCause,
@@ -33,7 +34,7 @@ from vgpu.schemes.text import number
 from vgpu.schemes.volcano import legacy_format
 from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, SPLIT_COUNT, VOLCANO, KeySet
+from vgpu.schemes.volcano.key_set import HAMI, SPLIT_COUNT, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
 
@@ -41,44 +42,52 @@ HAMI_MARK: Final = "hami.io/"
 """The prefix of HAMi's annotations."""
 
 
-def advertises_others(node: Node) -> bool:
-    """Whether ``nvidia.com/gpu`` of a node that HAMi registers is another plugin's.
+def advertises_others(node: Node, names: ResourceNames = HAMI.resources) -> bool:
+    """Whether HAMi's number on a node that it registers is another plugin's resource.
 
     HAMi advertises each GPU as often as it registers it (``count``, by default 10 times). Its
     resource may be renamed (``--resource-name``), mostly so that NVIDIA's own plugin can advertise
     ``nvidia.com/gpu`` beside it: then the node has another number of it. A number of 0 is that of
     a plugin that does not run, and a register that cannot be read is no evidence.
     """
-    units = node.capacity.get(HAMI.number)
-    if not units:
-        return False
+    units = node.capacity.get(names.count)
+    slots = registered_slots(node)
+    return bool(units and slots) and units != slots
+
+
+def registered_slots(node: Node) -> int:
+    """Number of shares that HAMi's register of the node has; 0 if it cannot be read."""
     try:
         gpus = registrations(node, HAMI)
     except ClaimError:
-        return False
-    return bool(gpus) and units != sum(gpu.slots or SPLIT_COUNT for gpu in gpus)
+        return 0
+    return sum(gpu.slots or SPLIT_COUNT for gpu in gpus)
 
 
-def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
+def whole_gpus(nodes: Iterable[Node], names: SystemNames = ORIGINAL_NAMES) -> Callable[[Pod], bool]:
     """Whether a pod's GPUs, replicas or MIG instances are of NVIDIA's own plugin, not HAMi's.
 
-    Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
-    ``nodes``.
+    Both use the name ``nvidia.com/gpu`` if nobody has renamed HAMi's. HAMi writes annotations on
+    its pods and registers its ``nodes``.
     """
+    hami, volcano = HAMI.named(names[HAMI.name]), VOLCANO.named(names[VOLCANO.name])
+    shared = frozenset((*hami.implied_by, volcano.number, *volcano.implied_by))
+    if not is_nvidia_resource(hami.number):
+        shared |= {hami.number}
     registered = {node.name: node for node in nodes if HAMI.register in node.annotations}
 
     @cache
     def is_hamis(name: str) -> bool:
-        return name in registered and not advertises_others(registered[name])
+        return name in registered and not advertises_others(registered[name], hami.resources)
 
     def is_whole(pod: Pod) -> bool:
         resources = {name for container in pod.containers for name in container.limits}
-        if resources & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
+        if resources & shared:
             return False
         if any(key.startswith(HAMI_MARK) for key in pod.annotations):
             return False
-        if HAMI.number not in resources:
-            return any(map(is_only_nvidias, resources))
+        if hami.number not in resources:
+            return any(map(is_nvidia_resource, resources))
         return not (is_hamis(pod.node) if pod.node else any(map(is_hamis, registered)))
 
     return is_whole
@@ -109,17 +118,14 @@ _MOST_MEMORY: Final = 1024 * GIB
 """Maximum plausible memory of a GPU in bytes, oversold ones included."""
 
 
-def _volcano(unit_bytes: int | None) -> SchemeCodec:
-    return Volcano(memory_factor=unit_bytes // MIB) if unit_bytes else UnsizedVolcano()
+def _volcano(unit_bytes: int | None, key_set: KeySet = VOLCANO) -> SchemeCodec:
+    if not unit_bytes:
+        return UnsizedVolcano(key_set)
+    return Volcano(key_set, memory_factor=unit_bytes // MIB)
 
 
-def _hami(_: int | None) -> SchemeCodec:
-    """HAMi counts in MiB."""
-    return Volcano(HAMI)
-
-
-def _is_volcanos(node: Node) -> bool:
-    counted = node.capacity.get(legacy_format.NUMBER) or node.capacity.get(VOLCANO.number)
+def _is_volcanos(node: Node, names: ResourceNames) -> bool:
+    counted = node.capacity.get(legacy_format.NUMBER) or node.capacity.get(names.count)
     return bool(node.annotations.get(VOLCANO.register) or counted)
 
 
@@ -127,10 +133,10 @@ def _is_hamis(node: Node) -> bool:
     return bool(node.annotations.get(HAMI.register))
 
 
-def _doubts(node: Node, unit_bytes: int) -> Iterator[UnitDoubt]:
+def _doubts(node: Node, unit_bytes: int, names: ResourceNames) -> Iterator[UnitDoubt]:
     """A GPU that is too small, other units than those advertised, another factor than published."""
     memory = _registered(node)
-    advertised = node.capacity.get(VOLCANO.memory)
+    advertised = node.capacity.get(names.memory)
     if memory and advertised and abs(sum(memory) - advertised) > len(memory):
         problem = f"its GPUs register {sum(memory)} units, and it advertises {advertised},"
         least = -(-sum(memory) // (advertised + len(memory)))
@@ -183,66 +189,89 @@ def _written(
     )
 
 
-VOLCANO_ROW: Final = SchemeRow(
-    name=VOLCANO.name,
-    scheme=Scheme.VOLCANO,
-    codec=_volcano,
-    has_devices=_is_volcanos,
-    keys=KeyPrefixes(
-        resources=("volcano.sh/",),
-        marks=(
-            "volcano.sh/vgpu-",
-            "volcano.sh/devices-to-allocate",
-            "volcano.sh/gpu-",  # the older volcano-sh/devices
+def volcano_row(names: SystemNames = ORIGINAL_NAMES) -> SchemeRow:
+    """Volcano vGPU with its names."""
+    own = names[VOLCANO.name]
+    key_set = VOLCANO.named(own)
+    return SchemeRow(
+        name=VOLCANO.name,
+        scheme=Scheme.VOLCANO,
+        codec=lambda unit_bytes: _volcano(unit_bytes, key_set),
+        has_devices=lambda node: _is_volcanos(node, own),
+        keys=KeyPrefixes(
+            resources=("volcano.sh/",),
+            marks=(
+                "volcano.sh/vgpu-",
+                "volcano.sh/devices-to-allocate",
+                "volcano.sh/gpu-",  # the older volcano-sh/devices
+            ),
+            kept=(
+                "volcano.sh/",  # bind-phase, bind-time, predicate-time; register and handshake
+                "scheduling.k8s.io/group-name",  # the pod group
+                "scheduling.volcano.sh/group-name",  # its newer key
+                "hamivgpu",  # the node locks have no domain
+                "vgpu4pd",
+            ),
+            evidence=("volcano.sh/", *own.all),
+            passing=(*VOLCANO.handshake, *VOLCANO.locks),
         ),
-        kept=(
-            "volcano.sh/",  # bind-phase, bind-time, predicate-time; a node's register and handshake
-            "scheduling.k8s.io/group-name",  # the pod group
-            "scheduling.volcano.sh/group-name",  # its newer key
-            "hamivgpu",  # the node locks have no domain
-            "vgpu4pd",
+        written=_written(VOLCANO, claim=legacy_format.CLAIM, nodes=(PUBLISHED_FACTOR,)),
+        unit=UnitSetting(
+            _FLAG,
+            MIB,
+            doubt=lambda node, unit_bytes: _doubts(node, unit_bytes, own),
+            most=_largest_unit,
         ),
-        evidence=("volcano.sh/",),
-        passing=(*VOLCANO.handshake, *VOLCANO.locks),
-    ),
-    written=_written(VOLCANO, claim=legacy_format.CLAIM, nodes=(PUBLISHED_FACTOR,)),
-    unit=UnitSetting(_FLAG, MIB, doubt=_doubts, most=_largest_unit),
-    evidence=NodeEvidence(
-        region_roots=(
-            "/usr/local/vgpu/containers",  # HAMi, whose library is the same
-            "/usr/local/vgpu/vgpu/containers",  # from v1.12.0
-            "/tmp/vgpu/containers",  # noqa: S108  # up to v1.11 the regions are there
-        )
-    ),
-    repair=_repair(VOLCANO, read_only=(legacy_format.MEMORY, legacy_format.NUMBER)),
-    defect=SchedulerDefect(DefectCause.SAME_GPU_TWICE, DefectSign.SAME_POD),
-    adapter="volcano",
-    limit_way=HAMI_CORE,
-)
+        evidence=NodeEvidence(
+            region_roots=(
+                "/usr/local/vgpu/containers",  # HAMi, whose library is the same
+                "/usr/local/vgpu/vgpu/containers",  # from v1.12.0
+                "/tmp/vgpu/containers",  # noqa: S108  # up to v1.11 the regions are there
+            )
+        ),
+        repair=_repair(VOLCANO, read_only=(legacy_format.MEMORY, legacy_format.NUMBER)),
+        defect=SchedulerDefect(DefectCause.SAME_GPU_TWICE, DefectSign.SAME_POD),
+        adapter="volcano",
+        limit_way=HAMI_CORE,
+        names=own,
+        with_names=volcano_row,
+    )
 
-HAMI_ROW: Final = SchemeRow(
-    name=HAMI.name,
-    scheme=Scheme.VOLCANO,
-    codec=_hami,
-    has_devices=_is_hamis,
-    keys=KeyPrefixes(
-        resources=(
-            "nvidia.com/gpu",  # gpumem, gpucores and gpumem-percentage too
-            PRIORITY,
+
+def hami_row(names: SystemNames = ORIGINAL_NAMES) -> SchemeRow:
+    """HAMi with its names."""
+    own = names[HAMI.name]
+    key_set = HAMI.named(own)
+    also_nvidias = is_nvidia_resource(own.count)
+    return SchemeRow(
+        name=HAMI.name,
+        scheme=Scheme.VOLCANO,
+        codec=lambda _: Volcano(key_set),  # HAMi counts in MiB
+        has_devices=_is_hamis,
+        keys=KeyPrefixes(
+            resources=(
+                "nvidia.com/gpu",  # gpumem, gpucores and gpumem-percentage too
+                ORIGINAL_NAMES[HAMI.name].priority,
+            ),
+            marks=("hami.io/vgpu-",),
+            kept=(
+                HAMI_MARK,
+                "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
+            ),
+            evidence=(HAMI_MARK, *key_set.implied_by, *(() if also_nvidias else (own.count,))),
+            passing=(*HAMI.handshake, *HAMI.locks),
         ),
-        marks=("hami.io/vgpu-",),
-        kept=(
-            HAMI_MARK,
-            "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
-        ),
-        evidence=(HAMI_MARK, *HAMI.implied_by),
-        passing=(*HAMI.handshake, *HAMI.locks),
-    ),
-    written=_written(HAMI, labels=(HAMI.node,)),
-    repair=_repair(HAMI),
-    defect=SchedulerDefect(DefectCause.INIT_CONTAINERS_MISCOUNTED, DefectSign.INIT_CONTAINERS),
-    adapter="volcano",
-    limit_way=HAMI_CORE,
-    is_foreign=whole_gpus,
-    is_renamed=advertises_others,
-)
+        written=_written(HAMI, labels=(HAMI.node,)),
+        repair=_repair(HAMI),
+        defect=SchedulerDefect(DefectCause.INIT_CONTAINERS_MISCOUNTED, DefectSign.INIT_CONTAINERS),
+        adapter="volcano",
+        limit_way=HAMI_CORE,
+        is_foreign=lambda nodes: whole_gpus(nodes, names),
+        is_renamed=lambda node: advertises_others(node, own),
+        names=own,
+        with_names=hami_row,
+    )
+
+
+VOLCANO_ROW: Final = volcano_row()
+HAMI_ROW: Final = hami_row()

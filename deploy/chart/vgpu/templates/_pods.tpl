@@ -130,6 +130,26 @@ that only read what was allocated.
 - --nvidia.resource={{ . }}
 {{- end }}
 {{- end }}
+{{- if or (has "units" (index . 1)) (has "names" (index . 1)) }}
+{{- range $system := list "hami" "volcano" "gpushare" "gaia" }}
+{{- range $role, $name := (index $values $system).resources }}
+- --{{ $system }}.resource={{ $role }}={{ $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The name of a resource: (list $ system role). */}}
+{{- define "vgpu.resource" -}}
+{{- $names := dict
+  "hami" (dict "count" "nvidia.com/gpu" "memory" "nvidia.com/gpumem" "memory-percentage" "nvidia.com/gpumem-percentage"
+    "cores" "nvidia.com/gpucores" "priority" "nvidia.com/priority")
+  "volcano" (dict "count" "volcano.sh/vgpu-number" "memory" "volcano.sh/vgpu-memory" "memory-percentage"
+    "volcano.sh/vgpu-memory-percentage" "cores" "volcano.sh/vgpu-cores")
+  "gpushare" (dict "count" "aliyun.com/gpu-count" "memory" "aliyun.com/gpu-mem")
+  "gaia" (dict "memory" "tencent.com/vcuda-memory" "cores" "tencent.com/vcuda-core")
+-}}
+{{- get (index (index . 0).Values (index . 1)).resources (index . 2) | default (get (get $names (index . 1)) (index . 2)) -}}
 {{- end }}
 
 {{/* Flags of a program that serves on this port by a web config file. The kubelet has neither its password nor a

@@ -130,16 +130,16 @@ extenders:
       keyFile: /etc/kubernetes/vgpu/tls.key
     {{- end }}
     managedResources:
-      - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
-      - {name: tencent.com/vcuda-core, ignoredByScheduler: false}
-      - {name: tencent.com/vcuda-memory, ignoredByScheduler: false}
-      - {name: volcano.sh/vgpu-number, ignoredByScheduler: false}
-      - {name: volcano.sh/vgpu-memory, ignoredByScheduler: false}
-      - {name: volcano.sh/vgpu-cores, ignoredByScheduler: false}
-      - {name: volcano.sh/vgpu-memory-percentage, ignoredByScheduler: true}
-      - {name: nvidia.com/gpu, ignoredByScheduler: false}
-      - {name: nvidia.com/gpumem, ignoredByScheduler: true}
-      - {name: nvidia.com/gpumem-percentage, ignoredByScheduler: true}
-      - {name: nvidia.com/gpucores, ignoredByScheduler: true}
-      - {name: nvidia.com/priority, ignoredByScheduler: true}
+      - {name: {{ include "vgpu.resource" (list $ "gpushare" "memory") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "gaia" "cores") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "gaia" "memory") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "volcano" "count") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "volcano" "memory") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "volcano" "cores") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "volcano" "memory-percentage") }}, ignoredByScheduler: true}
+      - {name: {{ include "vgpu.resource" (list $ "hami" "count") }}, ignoredByScheduler: false}
+      - {name: {{ include "vgpu.resource" (list $ "hami" "memory") }}, ignoredByScheduler: true}
+      - {name: {{ include "vgpu.resource" (list $ "hami" "memory-percentage") }}, ignoredByScheduler: true}
+      - {name: {{ include "vgpu.resource" (list $ "hami" "cores") }}, ignoredByScheduler: true}
+      - {name: {{ include "vgpu.resource" (list $ "hami" "priority") }}, ignoredByScheduler: true}
 {{- end }}

@@ -26,31 +26,31 @@ matchConditions:
 
 {{/* Names of the resources, as a list of CEL. */}}
 {{- define "vgpu.policies.names" -}}
-'nvidia.com/gpu', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage', 'nvidia.com/gpucores', 'nvidia.com/priority'
+'{{ include "vgpu.resource" (list $ "hami" "count") }}', '{{ include "vgpu.resource" (list $ "hami" "memory") }}', '{{ include "vgpu.resource" (list $ "hami" "memory-percentage") }}', '{{ include "vgpu.resource" (list $ "hami" "cores") }}', '{{ include "vgpu.resource" (list $ "hami" "priority") }}'
 {{- end }}
 
 {{/* Whether a container c requests a part of a GPU and no number of GPUs, in CEL. */}}
 {{- define "vgpu.policies.lacksNumber" -}}
-!('nvidia.com/gpu' in c.?resources.?limits.orValue({})) && ['nvidia.com/gpumem', 'nvidia.com/gpumem-percentage',
-'nvidia.com/gpucores'].exists(name, name in c.?resources.?limits.orValue({}))
+!('{{ include "vgpu.resource" (list $ "hami" "count") }}' in c.?resources.?limits.orValue({})) && ['{{ include "vgpu.resource" (list $ "hami" "memory") }}', '{{ include "vgpu.resource" (list $ "hami" "memory-percentage") }}',
+'{{ include "vgpu.resource" (list $ "hami" "cores") }}'].exists(name, name in c.?resources.?limits.orValue({}))
 {{- end }}
 
 {{/* Whether a container c requests GPUs with all their memory and no cores, in CEL. */}}
 {{- define "vgpu.policies.lacksCores" -}}
-quantity(string(c.?resources.?limits[?'nvidia.com/gpu'].orValue('0'))).isGreaterThan(quantity('0')) &&
-!('nvidia.com/gpucores' in c.resources.limits) && !('nvidia.com/gpumem' in c.resources.limits) &&
-quantity(string(c.resources.limits[?'nvidia.com/gpumem-percentage'].orValue('100'))).compareTo(quantity('100')) == 0
+quantity(string(c.?resources.?limits[?'{{ include "vgpu.resource" (list $ "hami" "count") }}'].orValue('0'))).isGreaterThan(quantity('0')) &&
+!('{{ include "vgpu.resource" (list $ "hami" "cores") }}' in c.resources.limits) && !('{{ include "vgpu.resource" (list $ "hami" "memory") }}' in c.resources.limits) &&
+quantity(string(c.resources.limits[?'{{ include "vgpu.resource" (list $ "hami" "memory-percentage") }}'].orValue('100'))).compareTo(quantity('100')) == 0
 {{- end }}
 
 {{/* Whether a container c requests a percentage of memory that HAMi's webhook refuses, in CEL. */}}
 {{- define "vgpu.policies.wrongPercentage" -}}
-[quantity(string(c.?resources.?limits[?'nvidia.com/gpumem-percentage'].orValue('0')))].exists(q,
+[quantity(string(c.?resources.?limits[?'{{ include "vgpu.resource" (list $ "hami" "memory-percentage") }}'].orValue('0')))].exists(q,
 q.isLessThan(quantity('0')) || q.isGreaterThan(quantity('100')))
 {{- end }}
 
 {{/* Whether a container c requests a task priority of HAMi, and has none in its environment, in CEL. */}}
 {{- define "vgpu.policies.lacksPriority" -}}
-'nvidia.com/priority' in c.?resources.?limits.orValue({}) &&
+'{{ include "vgpu.resource" (list $ "hami" "priority") }}' in c.?resources.?limits.orValue({}) &&
 !c.?env.orValue([]).exists(e, e.name == 'CUDA_TASK_PRIORITY')
 {{- end }}
 

@@ -1,0 +1,248 @@
+"""The names of the sharing systems' resources, where a program or command begins.
+
+The flags of :data:`resource_flags` count first, then the scheduler's ConfigMap where it may be
+read, then what nodes advertise (:mod:`vgpu.schemes.name_evidence`). The names hold for the process
+until the command ends. A program that runs on finds other names when it starts again.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vgpu.kube.dump import HOLDS_REGISTERS, names_in_dump
+from vgpu.kube.kinds import DEVICE_CONFIGS, NODE_UNITS
+from vgpu.model.objects import Node
+from vgpu.program.flags import Decorator, composed, env, field
+from vgpu.program.nvidia_flag import nvidia_resource_flag
+from vgpu.schemes.name_evidence import (
+    HAMI_LABEL,
+    VOLCANO_CONFIG,
+    ConfiguredNames,
+    advertised_names,
+    configured_names,
+    has_register,
+    is_as_named,
+)
+from vgpu.schemes.registry import registry, renamed
+from vgpu.schemes.resource_names import (
+    ORIGINAL_NAMES,
+    NamesSource,
+    ResourceNames,
+    SystemNames,
+    named_twice,
+    roles,
+    typed_role,
+)
+
+if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
+    from vgpu.apiserver.client import ApiClient
+
+_TITLES: Final = {
+    "volcano": "Volcano vGPU",
+    "hami": "HAMi",
+    "gpushare": "gpushare",
+    "gaia": "gpu-manager",
+}
+
+_RESOURCE: Final = re.compile(
+    r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
+
+
+log = logging.getLogger(__name__)
+
+START_SECONDS: Final = 10.0
+"""Maximum time to wait for each answer of the API server when a program starts, in seconds."""
+
+# ---------------------------------------------------------------- flags
+
+
+class _NamedRole(click.ParamType[tuple[str, str]]):
+    """A role of a system's resources and its name, ``count=nvidia.com/vgpu``."""
+
+    name = "role"
+
+    def __init__(self, system: str) -> None:
+        self._roles = {typed_role(role): role for role in roles(system)}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The role, by the field of :class:`ResourceNames`, and the name."""
+        if isinstance(value, tuple):
+            return value
+        typed, _, resource = str(value).partition("=")
+        if typed not in self._roles:
+            self.fail(f"{value!r} does not begin with {' or '.join(self._roles)} and =", param, ctx)
+        if not _RESOURCE.fullmatch(resource):
+            self.fail(f"{resource!r} is not a resource such as example.com/gpu", param, ctx)
+        return self._roles[typed], resource
+
+
+def _callback(system: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def put_in_force(ctx: click.Context, param: click.Parameter, given: Any) -> None:
+        if not given:
+            return
+        names = {system: registry().names[system].renamed(dict(given))}
+        twice = named_twice({**registry().names, **names})
+        if twice:
+            name, first, second = twice
+            raise click.BadParameter(f"{name} is both {first} and {second}", ctx, param)
+        ctx.with_resource(renamed(names, NamesSource.FLAG))
+
+    return put_in_force
+
+
+def _flag(system: str) -> Decorator:
+    name = f"--{system}.resource"
+    known = ", ".join(
+        f"{typed_role(role)} ({getattr(ORIGINAL_NAMES[system], role)})" for role in roles(system)
+    )
+    return click.option(
+        name,
+        field(name),
+        type=_NamedRole(system),
+        multiple=True,
+        envvar=env(name),
+        callback=_callback(system),
+        expose_value=False,
+        metavar="ROLE=NAME",
+        help=f"A resource of {_TITLES[system]} under another name than the original's; the roles"
+        f" are {known}. Repeatable.",
+    )
+
+
+renamed_resource_flags: Final = composed(*map(_flag, ORIGINAL_NAMES))
+"""The flags of the systems whose operators may rename resources; commands get no parameter."""
+
+resource_flags: Final = composed(nvidia_resource_flag, renamed_resource_flags)
+"""The same, and that of NVIDIA's own device plugin."""
+
+
+# ---------------------------------------------------------------- other sources
+
+
+def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node]) -> bool:
+    """Find the names by a cluster; returns whether others than before are in force.
+
+    Then what was read before has to be read again. ``nodes`` are those that were read. Outside of a
+    command nothing is found, because the names hold as long as a command. Raises ClusterError.
+    """
+    known = tuple(nodes)
+    if not _is_open(known):
+        return False
+
+    def with_all_units() -> Sequence[Node]:
+        if len(known) == 1:
+            return (cluster.get(NODE_UNITS, "", known[0].name),)
+        return tuple(
+            node for page in cluster.pages(NODE_UNITS, ahead=True) for node in page.objects
+        )
+
+    return _settle(configs_of_cluster(cluster), known, with_all_units)
+
+
+def settle_at_start(kubeconfig: str, context: str) -> None:
+    """Find the names by a cluster, for a program that runs on without an answer, too."""
+    from vgpu.program.kube_flags import connected  # noqa: PLC0415  # slow to import
+
+    try:
+        with connected(kubeconfig, context, START_SECONDS) as cluster:
+            settle_by_cluster(cluster, cluster.nodes())
+    except click.ClickException as error:
+        log.warning("names of resources not looked for", extra={"reason": error.message})
+
+
+def unknown_names() -> tuple[str, ...]:
+    """A note for each system of which only some names are known."""
+    return tuple(
+        f"the name of the resource of {_TITLES[system]} is {registry().names[system].count} by"
+        " what its nodes advertise, and those of memory and cores are not known: what waiting pods"
+        f" request of them is unknown; --{system}.resource names them"
+        for system in registry().partly_named
+    )
+
+
+def settle_by_dumps(
+    contents: Sequence[tuple[bytes, str]],
+) -> tuple[list[ConfiguredNames], list[Node]]:
+    """Find the names by the nodes and ConfigMaps of dumps, which are returned.
+
+    Each content has the dump's name, for errors. Raises SourceError MALFORMED.
+    """
+    configs: list[ConfiguredNames] = []
+    nodes: list[Node] = []
+    for content, object_name in contents:
+        if any(part in content for part in HOLDS_REGISTERS):
+            found = names_in_dump(content, object_name)
+            configs += found[0]
+            nodes += found[1]
+    if _is_open(nodes):
+        _settle(configs, nodes, lambda: nodes)
+    return configs, nodes
+
+
+def _is_open(nodes: Iterable[Node]) -> bool:
+    """Whether names can be found by these nodes, in a command."""
+    return click.get_current_context(silent=True) is not None and any(map(has_register, nodes))
+
+
+def _settle(
+    configs: Iterable[ConfiguredNames],
+    nodes: Sequence[Node],
+    with_all_units: Callable[[], Sequence[Node]],
+) -> bool:
+    by_flag = {
+        system for system, source in registry().sources.items() if source is NamesSource.FLAG
+    }
+    configured: dict[str, ResourceNames] = {}
+    for each in configs:  # of two ConfigMaps that differ the first one counts; doctor names both
+        if each.system not in by_flag and each.names:
+            names = registry().names[each.system].renamed(each.names)
+            configured.setdefault(each.system, names)
+    is_other = _put_in_force(configured, NamesSource.CONFIG_MAP)
+    if all(is_as_named(node, registry().names) for node in nodes):
+        return is_other
+    advertised = advertised_names(with_all_units(), registry().names)
+    unsettled = {
+        system: names
+        for system, names in advertised.items()
+        if system not in by_flag and system not in configured
+    }
+    return _put_in_force(unsettled, NamesSource.NODES) or is_other
+
+
+def _put_in_force(names: SystemNames, source: NamesSource) -> bool:
+    other = {system: each for system, each in names.items() if each != registry().names[system]}
+    if not other or named_twice({**registry().names, **other}):
+        return False
+    click.get_current_context().with_resource(renamed(other, source))
+    return True
+
+
+def configs_of_cluster(cluster: "ApiClient") -> list[ConfiguredNames]:
+    """The names in the ConfigMaps that may be read. Raises ClusterError."""
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
+
+    configs: list[tuple[str, tuple[str, str]]] = []
+    try:
+        pages = cluster.pages(DEVICE_CONFIGS, label_selector=HAMI_LABEL)
+        configs += (("hami", each) for page in pages for each in page.objects)
+    except ClusterError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+    try:
+        found = cluster.find(DEVICE_CONFIGS, *VOLCANO_CONFIG)
+        configs += (("volcano", found),) if found else ()
+    except ClusterError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+    return [
+        ConfiguredNames(system, f"ConfigMap {place}", configured_names(text))
+        for system, (place, text) in configs
+        if text
+    ]
