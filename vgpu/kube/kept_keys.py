@@ -12,6 +12,7 @@ from vgpu.model.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_P
 from vgpu.schemes.nvidia.gke import LABELS as GKE_LABELS
 from vgpu.schemes.nvidia.resources import INSTANCES
 from vgpu.schemes.nvidia.resources import others as other_names
+from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpu.schemes.other_schedulers import is_mark as is_mark_of_others
 from vgpu.schemes.registry import SchemeRegistry, registry
 
@@ -135,7 +136,17 @@ def asks_for_gpus(pod: Pod) -> bool:
     return False
 
 
+def asks_for_others(pod: Pod) -> bool:
+    """Whether a container of the pod requests devices of a system that is recognised only."""
+    return any(
+        amount and is_foreign_resource(name)
+        for container in pod.containers
+        for name, amount in container.others.items()
+    )
+
+
 def shares_gpus(pod: Pod) -> bool:
     """Whether a pod requests shared GPUs, or has a sharing system's annotations or labels."""
     is_a_mark = kept_keys().is_mark
-    return any(map(is_a_mark, (*pod.annotations, *pod.labels))) or asks_for_gpus(pod)
+    has_mark = any(map(is_a_mark, (*pod.annotations, *pod.labels)))
+    return has_mark or asks_for_gpus(pod) or asks_for_others(pod)

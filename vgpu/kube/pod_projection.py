@@ -61,6 +61,8 @@ def wire_shares_gpus(pod: wire.PodFields) -> bool:
         units, broken = quantities.limits(container.resources)
         if broken or any(units.values()):
             return True
+        if quantities.has_foreign(container.resources):
+            return True
     return False
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
+from vgpu.schemes.other_schedulers import is_foreign_resource
 
 QUOTED: Final = 64
 """Maximum number of characters kept of a broken quantity, and of a name in an error."""
@@ -73,6 +74,14 @@ def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
             else:
                 numbers[sys.intern(name)] = number
     return numbers or _NOTHING, broken or _NOTHING
+
+
+def has_foreign(resources: wire.Resources) -> bool:
+    """Whether the container requests devices of a system that is recognised only."""
+    limits, requests = resources.limits or _NOTHING, resources.requests or _NOTHING
+    if _NATIVE.issuperset(limits) and _NATIVE.issuperset(requests):  # nearly all
+        return False
+    return any(is_foreign_resource(name) for name in (*limits, *requests))
 
 
 def others(resources: wire.Resources) -> Mapping[str, int]:

@@ -19,10 +19,12 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
   ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import filterfalse
+
+from msgspec import structs
 
 from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.ledger import checks
@@ -35,6 +37,7 @@ from vgpu.ledger.statements import GIVERS, KUBELET, Containers, Evidence, Statem
 from vgpu.ledger.totals import excesses, held
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.model.objects import Pod
+from vgpu.schemes.nvidia.grant import UNKNOWN
 from vgpu.schemes.other_schedulers import other_scheduler
 
 NO_POD = ""
@@ -74,10 +77,13 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
 
     ``cache`` has the pods of the merge before.
     """
+    pods = pods_by_node_uid(evidence.pods)
+    others = {uid for uid, pod in pods.items() if other_scheduler(pod) is not None}
+    if others:
+        evidence = structs.replace(evidence, statements=_of_nobody(evidence.statements, others))
     registry = Registry(evidence)
     cache = cache or ResolutionCache()
     cache.begin(evidence)
-    pods = pods_by_node_uid(evidence.pods)
     wanted = sorted(dict.fromkeys(evidence.wanted), key=_asking)
     asked = [want for want in wanted if want.pod.uid not in evidence.unread_grants]
     malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
@@ -106,7 +112,6 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         *checks.of_resource_claims(evidence, registry),
         *checks.unreadable(malformed),
     ]
-    others = {uid for uid, pod in pods.items() if other_scheduler(pod) is not None}
     excused = tuple(filter(partial(_is_excused, others), conflicts)) if others else ()
     return Ledger(
         node=evidence.node,
@@ -124,6 +129,19 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         malformed=tuple(malformed),
         read=evidence.read,
         bounds=evidence.bounds,
+    )
+
+
+def _of_nobody(statements: Iterable[Statement], others: Collection[str]) -> tuple[Statement, ...]:
+    """The statements, those of regions of other systems' pods with an unknown system.
+
+    HAMi-core is a library: that a container has it does not show whose share it is.
+    """
+    return tuple(
+        structs.replace(each, scheme=UNKNOWN)
+        if each.source is Source.SHIM and each.pod.uid in others
+        else each
+        for each in statements
     )
 
 

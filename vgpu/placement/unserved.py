@@ -15,55 +15,24 @@ from typing import Final
 
 from vgpu.model.objects import Node
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.schemes.vendors import CHART_RESOURCES, each_of
 from vgpu.schemes.volcano.key_set import HAMI
+
+__all__ = ["CHART_RESOURCES", "UNSERVED_FLAG", "needs_hami", "unserved_refusal"]
 
 UNSERVED_FLAG: Final = "--hami.unserved-resources"
 
 
-def _each(prefix: str, *names: str) -> tuple[str, ...]:
-    return tuple(prefix + name for name in names)
-
-
-_ASCEND: Final = ("910A", "910B2", "910B3", "910B4", "910B4-1", "910C", "310P")
-_ILUVATAR: Final = ("BI-V100", "BI-V150", "MR-V100", "MR-V50")
-
-CHART_RESOURCES: Final = frozenset(
-    {
-        *_each("amd.com/", "gpu", "gpumem", "gpucores"),
-        *_each("aws.amazon.com/", "neuron", "neuroncore"),
-        "birentech.com/gpu",
-        "cambricon.com/vmlu",
-        *_each("enflame.com/", "drs-gcu", "gcu-memory", "gcu-core", "gcu"),
-        *_each("hygon.com/", "dcunum", "dcumem", "dcucores"),
-        *_each("kunlunxin.com/", "xpu", "vxpu", "vxpu-memory"),
-        *_each("metax-tech.com/", "gpu", "sgpu", "vcore", "vmemory"),
-        "mthreads.com/vgpu",
-        "vastaitech.com/va",
-        # off by default in the chart
-        *(
-            f"huawei.com/Ascend{model}{part}"
-            for model in _ASCEND
-            for part in ("", "-memory", "-core")
-        ),
-        *(
-            f"iluvatar.ai/{model}{part}"
-            for model in _ILUVATAR
-            for part in ("-vgpu", ".vCore", ".vMem")
-        ),
-    }
-)
-"""The resources of other vendors in HAMi's chart (2.10, ``charts/hami/values.yaml``)."""
-
 _REGISTERS: Final[Mapping[str, str | tuple[str, ...]]] = {
     "amd.com": "hami.io/node-amd-register",
     "birentech.com": "hami.io/node-biren-register",
-    **dict.fromkeys(_each("enflame.com/", "drs-gcu"), "enflame.com/gcu-drs-capacity"),
+    **dict.fromkeys(each_of("enflame.com/", "drs-gcu"), "enflame.com/gcu-drs-capacity"),
     "huawei.com": "hami.io/node-register-Ascend",
     "hygon.com": "hami.io/node-dcu-register",
     "iluvatar.ai": ("hami.io/node-BI-", "hami.io/node-MR-"),
     "kunlunxin.com": "hami.io/node-register-xpu",
     **dict.fromkeys(
-        _each("metax-tech.com/", "sgpu", "vcore", "vmemory"), "metax-tech.com/node-gpu-devices"
+        each_of("metax-tech.com/", "sgpu", "vcore", "vmemory"), "metax-tech.com/node-gpu-devices"
     ),
     "nvidia.com": HAMI.register,
     "vastaitech.com": "hami.io/node-va-register",

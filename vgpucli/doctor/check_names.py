@@ -10,10 +10,10 @@ from vgpu.model.objects import Node
 from vgpu.schemes.name_evidence import ConfiguredNames, advertised_as
 from vgpu.schemes.registry import registry
 from vgpu.schemes.resource_names import NamesSource, roles
+from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.components import InstalledComponent
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
-from vgpucli.system_titles import system_title
 
 
 def check_names(facts: ClusterFacts) -> Iterator[DoctorFinding]:

@@ -16,6 +16,7 @@ from vgpu.kube.closed_nodes import none_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.model.objects import Node
 from vgpu.model.units import count
+from vgpu.schemes.other_schedulers import OtherScheduler, system_of_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.check_names import check_names
@@ -50,7 +51,12 @@ def check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    if not facts.components and not facts.systems:
+    foreign = _foreign_nodes(facts)
+    for system, names in foreign.items():
+        number = count(len(names), "node")
+        evidence = f"{number} with resources of {system}, which is not read: {named(names)}"
+        yield finding(_SYSTEMS, DoctorReason.NODES, "", evidence)
+    if not (facts.components or facts.systems or foreign):
         if not facts.nothing_read:
             yield finding(_SYSTEMS, DoctorReason.NOTHING_INSTALLED)
         return
@@ -65,6 +71,15 @@ def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield from _missing_components(facts, nodes)
     yield from _versions(facts)
     yield from _allocatable(facts)
+
+
+def _foreign_nodes(facts: ClusterFacts) -> dict[OtherScheduler, list[str]]:
+    """The nodes with resources of systems that are recognised only, by system."""
+    nodes: dict[OtherScheduler, list[str]] = {}
+    for each in facts.nodes:
+        for system in sorted({*filter(None, map(system_of_resource, each.node.others))}):
+            nodes.setdefault(system, []).append(each.node.name)
+    return nodes
 
 
 def _by_workload(facts: ClusterFacts) -> Iterable[list[InstalledComponent]]:

@@ -20,6 +20,7 @@ from vgpu.model.taints import KEEPS_OFF
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.model import DoctorReason
@@ -185,7 +186,16 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         number = sum(evidence.published.values())
         text = f"{count(number, 'device')} in the ResourceSlices of DRA driver {drivers}"
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
-    return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
+    return _without_gpus(evidence)
+
+
+def _without_gpus(evidence: KnownNode) -> ExplainedStep:
+    """The step of a node without GPUs of a system of ours: another system's are unknown."""
+    foreign = sorted(filter(is_foreign_resource, evidence.node.others))
+    if not foreign:
+        return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
+    text = f"it advertises {names_text(foreign)} of another system: its GPUs are unknown"
+    return _not_checked(WayStep.REGISTERED, "the records of the other system", text)
 
 
 def _with_unhealthy(step: ExplainedStep, gpus: list[str]) -> ExplainedStep:

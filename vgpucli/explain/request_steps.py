@@ -6,6 +6,7 @@ from msgspec import structs
 
 from scheduler.filter.refusals import quota_lines, request_text
 from vgpu.inventory import WaitingReason
+from vgpu.kube.kept_keys import kept_keys
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.registry import names_of
@@ -31,7 +32,7 @@ _NO_QUOTA: Final = (
 
 def request_step(evidence: KnownPod) -> ExplainedStep:
     """Whether the request is valid, with amounts that are meant in another unit."""
-    step = _valid_request(evidence)
+    step = _unknown_share(evidence) or _valid_request(evidence)
     memory = names_of("gpushare").memory
     sharing = [each for each in evidence.pod.containers if each.limits.get(memory)]
     if len(sharing) > 1 and not runs(evidence):
@@ -85,6 +86,23 @@ def _refused_request(evidence: KnownPod, demanded: PlacementRefusal) -> Explaine
     return failed(WayStep.REQUEST, demanded.reason, *texts)
 
 
+def _unknown_share(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod that has a sharing system's marks, and no allocation that can be read."""
+    if (other := evidence.other) is not None:
+        text = f"a pod of {other.scheduler}, by {other.key}: its share is unknown"
+        return not_checked(WayStep.REQUEST, f"the records of {other.scheduler}", text)
+    demanded, pod = evidence.demanded, evidence.pod
+    if not isinstance(demanded, PlacementRefusal) or is_placed_by_others(evidence):
+        return None
+    is_asking = demanded.reason is not PlacementReason.NOTHING_REQUESTED
+    if is_asking or _observed_request(evidence) or unreadable_texts(evidence):
+        return None
+    marks = sorted(filter(kept_keys().is_mark, (*pod.labels, *pod.annotations)))
+    text = f"{', '.join(marks)}: of a sharing system; the pod's share is unknown"
+    needs = "an allocation that can be read"
+    return not_checked(WayStep.REQUEST, needs, text) if marks else None
+
+
 def _observed_request(evidence: KnownPod) -> str:
     """The request of a pod whose share is not read, as text; "" for another pod."""
     if evidence.supplied:
@@ -92,8 +110,6 @@ def _observed_request(evidence: KnownPod) -> str:
         return f"{units}, which no node advertises: a DRA driver has the GPUs"
     if evidence.by_claims:
         return "the GPUs of the pod, if it has any, come from ResourceClaims"
-    if (other := evidence.other) is not None:
-        return f"a pod of {other.scheduler}, by {other.key}: vgpu does not read its share"
     if not evidence.observed:
         return ""
     units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
@@ -117,6 +133,9 @@ def quota_step(evidence: KnownPod) -> ExplainedStep:
 
 def _answered_quota(evidence: KnownPod) -> ExplainedStep:
     quota = evidence.quota
+    if evidence.other is not None:
+        text = "what the pod counts is unknown"
+        return not_checked(WayStep.QUOTA, f"the records of {evidence.other.scheduler}", text)
     if quota is None:
         return reached(WayStep.QUOTA, evidence, _NO_QUOTA)
     if not quota:

@@ -275,6 +275,9 @@ def _all_passed(explanation: Explanation) -> str:
         return f"{what} is wrong with the {kind}"
     if any("has ended" in text for text in use.evidence):
         return f"the pod has ended and holds no share of a GPU{remark}"
+    first = explanation.steps[0]
+    if first.step is WayStep.REQUEST and first.outcome is ExplainOutcome.NOT_CHECKED:
+        return f"the pod runs; its share of a GPU is unknown{remark}"
     if use.outcome is ExplainOutcome.NOT_CHECKED:
         return f"the pod runs; which GPU it uses is not checked{remark}"
     return f"the pod runs{remark or ' and has its share of a GPU'}"

@@ -250,7 +250,7 @@ def _supplied(read: Read, question: FitQuestion) -> Iterator[Unchecked]:
     """
     if read.objects.nodes and read.objects.resource_claims.slices:
         units = _units(question).keys() - _advertised(read)
-        known = registry().resource_names | UNCOUNTED
+        known = registry().resource_names | uncounted()
         names = {name for name in units if is_own_unit(name) or name not in known}
         if names:
             detail = f"{', '.join(sorted(names))}, which a DRA driver may supply"
