@@ -162,3 +162,8 @@ def objects(system):
 def original(system, role):
     """The original's name."""
     return getattr(ORIGINAL_NAMES[system], role)
+
+
+def advertised_roles(system):
+    """The roles of which a node advertises units."""
+    return tuple(_ADVERTISED[system])

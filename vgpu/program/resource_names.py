@@ -161,8 +161,8 @@ def unknown_names() -> tuple[str, ...]:
     """A note for each system of which only some names are known."""
     return tuple(
         f"the name of the resource of {_TITLES[system]} is {registry().names[system].count} by"
-        " what its nodes advertise, and those of memory and cores are not known: what waiting pods"
-        f" request of them is unknown; --{system}.resource names them"
+        " what its nodes advertise, and the names that they do not advertise are not known: what"
+        f" waiting pods request by them is unknown; --{system}.resource names them"
         for system in registry().partly_named
     )
 

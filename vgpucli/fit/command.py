@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -266,11 +267,13 @@ def command(
         raise click.UsageError("--defragment needs --pods: the number of pods that are to fit")
     policies = placement_policies(policy_params)
     keep_also(key for rule in policies.exclusive for key, _ in rule.labels)
-    asked = _described(manifest, dict(requests), namespace)
+    content = read_dump(manifest, "--filename")[0] if manifest else b""
+    described = partial(_described, content, manifest or "", dict(requests), namespace)
+    early = described()
     if is_dump:
         read = from_files(files, budgets=defragments, scheduling=True)
     else:
-        of_pod = asked.pod.ref.namespace if asked else (like or "").partition("/")[0]
+        of_pod = early[0].pod.ref.namespace if early else (like or "").partition("/")[0]
         places_others = bool(drained) or defragments
         with connected(kubeconfig, context, request_timeout) as cluster:
             read = _from_cluster(
@@ -280,7 +283,8 @@ def command(
         read = structs.replace(read, namespaces=(), quotas=(), gpu_quota=None)
     read = _with_nodes(read, added, drained)
     schemes, notes = schemes_in_units(read, Units(volcano_factor, gpushare_unit), policies)
-    asked = asked or _like(read, like or "")
+    # Again, since the names of resources may have been found with the objects.
+    asked = _like(read, like) if like else _the_only(described(), manifest or "")
     asked = structs.replace(
         asked,
         pod=_with_priority(asked.pod, priority),
@@ -327,16 +331,19 @@ def _with_priority(pod: Pod, priority: int | None) -> Pod:
 
 
 def _described(
-    manifest: str | None, requests: Mapping[str, int], namespace: str
-) -> AskedPod | None:
-    """The pod that the flags describe; None if it is one of the cluster."""
+    content: bytes, manifest: str, requests: Mapping[str, int], namespace: str
+) -> tuple[AskedPod, ...]:
+    """The pods that the flags describe; none if the pod is one of the cluster."""
     if not manifest:
-        return pod_of_requests(requests, namespace) if requests else None
-    content, _ = read_dump(manifest, "--filename")
+        return (pod_of_requests(requests, namespace),) if requests else ()
     try:
-        pods = pods_of_manifest(content, manifest, namespace)
+        return pods_of_manifest(content, manifest, namespace)
     except SourceError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _the_only(pods: Sequence[AskedPod], manifest: str) -> AskedPod:
+    """The pod of the manifest. Raises click.ClickException if there is not exactly one."""
     if len(pods) != 1:
         names = ", ".join(f"{each.pod.ref.namespace}/{each.pod.ref.name}" for each in pods)
         raise click.ClickException(

@@ -53,6 +53,7 @@ def answered(
     Raises click.ClickException for a pod whose GPUs nothing here counts.
     """
     pod = question.asked.pod
+    _require_names(read, question)
     demanded = demand_of(pod, schemes)
     is_foreign = registry().foreign(read.objects.nodes)
     by_units = is_foreign(pod) or _only_units(demanded, question)
@@ -122,6 +123,19 @@ def _split(pods: Iterable[Pod], is_foreign: Callable[[Pod], bool]) -> tuple[list
     for pod in pods:
         split[is_foreign(pod)].append(pod)
     return split
+
+
+def _require_names(read: Read, question: FitQuestion) -> None:
+    """Raises click.ClickException for a pod that requests amounts by names that are not known."""
+    units = _units(question)
+    if registry().may_be_renamed(units):
+        unknown = sorted(units.keys() - registry().resource_names - _advertised(read))
+        if unknown:
+            system = registry().partly_named[0]
+            raise click.ClickException(
+                f"what the pod requests by {', '.join(unknown)} is unknown; --{system}.resource"
+                " names the resources"
+            )
 
 
 def _only_units(
@@ -216,8 +230,6 @@ def _missing(
         return ()
     advertised = _advertised(read)
     names = _units(question).keys() - advertised - frozenset(counted)
-    if registry().may_be_renamed(_units(question)):
-        names &= registry().resource_names
     return with_nearest(names, advertised | registry().resource_names)
 
 

@@ -304,7 +304,21 @@ def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
 
 
 def _requested_together(pod: Pod, names: ResourceNames) -> dict[str, int]:
-    """Requested units by container, of those that run at the same time. Raises ClaimError."""
+    """Requested units by container, of those that run at the same time. Raises ClaimError.
+
+    A pod of whose containers one requests a resource of an unknown name may request memory by it:
+    then the units are those that the extender has written for the pod.
+    """
+    requested = _requested(pod, names)
+    total = number(pod.annotations.get(POD_TOTAL, ""), MOST_UNITS)
+    others = [each.name for each in pod.containers if each.others and each.kind in _TOGETHER]
+    if requested or not total or len(others) != 1 or pod.node == "":
+        return requested
+    return {others[0]: total}
+
+
+def _requested(pod: Pod, names: ResourceNames) -> dict[str, int]:
+    """Raises ClaimError."""
     return {
         container.name: units
         for container in pod.containers
