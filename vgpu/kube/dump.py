@@ -43,7 +43,6 @@ from vgpu.schemes.name_evidence import (
     ConfiguredNames,
     configured_names,
 )
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """Prefix of the names of gpushare's ConfigMaps; the node's name follows."""
@@ -72,10 +71,6 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 _STATUS: Final = msgspec.json.Decoder(_Status)
-
-
-HOLDS_REGISTERS: Final = (HAMI.register.encode(), VOLCANO.register.encode())
-"""A dump with one of these may have resources under other names."""
 
 
 class Dump(msgspec.Struct, frozen=True):

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vgpu.kube.dump import HOLDS_REGISTERS, names_in_dump
+from vgpu.kube.dump import names_in_dump
 from vgpu.kube.kinds import DEVICE_CONFIGS, NODE_UNITS
 from vgpu.model.objects import Node
 from vgpu.program.flags import Decorator, composed, env, field
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
+    HOLDS_REGISTERS,
     VOLCANO_CONFIG,
     ConfiguredNames,
     advertised_names,

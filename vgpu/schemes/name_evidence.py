@@ -62,6 +62,10 @@ class ConfiguredNames(msgspec.Struct, frozen=True):
     names: Mapping[str, str]
 
 
+HOLDS_REGISTERS: Final = (HAMI.register.encode(), VOLCANO.register.encode())
+"""A dump of a cluster with one of these may have resources under other names."""
+
+
 def configured_names(text: str) -> dict[str, str]:
     """The names in the text of ``device-config.yaml``, by role; {} if it cannot be read."""
     import yaml  # noqa: PLC0415  # slow to import, and few clusters have such a text
