@@ -342,8 +342,8 @@ def test_a_pod_of_another_gpu_scheduler_is_not_judged():
     assert outcomes(explained)[WayStep.STARTED] is ExplainOutcome.PASSED
     assert outcomes(explained)[WayStep.ALLOCATED] is ExplainOutcome.NOT_CHECKED
     assert outcomes(explained)[WayStep.USE] is ExplainOutcome.NOT_CHECKED
-    assert explained.conclusion == "the pod runs; which GPU it uses is not checked"
-    text = "a pod of KAI Scheduler, by runai-gpu-group: vgpu does not read its share"
+    assert explained.conclusion == "the pod runs; its share of a GPU is unknown"
+    text = "a pod of KAI Scheduler, by runai-gpu-group: its share is unknown"
     assert explained.steps[0].evidence == (text,)
     waits = structs.replace(asking(), annotations={"gpu-fraction": "0.5"}, containers=())
     assert decisive(explanation(waits)) == (
