@@ -48,11 +48,12 @@ FLAGS = (
     *NODE_FLAGS,
     "--gpushare.memory-unit",
     "--volcano.memory-factor",
-    *(f"--{system}.resource" for system in ORIGINAL_NAMES),
-    "--nvidia.resource",
     "--sample.timeout",
 )
 """The exporter's flags that these commands take."""
+
+NAME_FLAGS = ("--nvidia.resource", *(f"--{system}.resource" for system in ORIGINAL_NAMES))
+"""The exporter's flags that put names of resources in force; they give no value."""
 
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 
@@ -71,7 +72,7 @@ SIMULATE = click.Option(
 
 def node_flags(command: AnyCommand) -> AnyCommand:
     """Give the command ``--simulate`` and the exporter's flags about the node."""
-    wanted = {field(name) for name in FLAGS}
+    wanted = {field(name) for name in (*FLAGS, *NAME_FLAGS)}
     command.params.append(SIMULATE)
     command.params += [param for param in exporter_command.params if param.name in wanted]
     return command
