@@ -65,6 +65,7 @@ class WaitingReason(Explained):
     UNREADABLE = "unreadable", "the pod's data about its device cannot be decoded"
     UNSCHEDULABLE = "unschedulable", "no node fits the pod"
     NOT_SCHEDULED = "not_scheduled", "no scheduler has tried to place the pod"
+    GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
     NO_ANNOTATION = (
         "no_annotation",
         "the pod is bound to its node, but no scheduler chose a device for it",

@@ -83,6 +83,8 @@ def _reason(pod: Pod, unreadable: str, *, running: bool) -> tuple[WaitingReason,
         return WaitingReason.RUNNING_WITHOUT, ""
     if pod.node:
         return WaitingReason.NO_ANNOTATION, ""
+    if pod.gated:
+        return WaitingReason.GATED, ", ".join(pod.gates)
     if pod.unschedulable:
         return WaitingReason.UNSCHEDULABLE, pod.unschedulable
     return WaitingReason.NOT_SCHEDULED, ""

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -89,6 +89,8 @@ class Dump(msgspec.Struct, frozen=True):
         resource_claims, resource_slices: those of dynamic resource allocation.
         budgets: the PodDisruptionBudgets.
         scheduling: what kube-scheduler reads of all nodes and pods, if that was asked for.
+        also: the objects of the further kinds that were asked for, by kind.
+        config_maps: the data of the further ConfigMaps that were asked for, by namespace and name.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -105,12 +107,15 @@ class Dump(msgspec.Struct, frozen=True):
     resource_slices: tuple[ResourceSlice, ...] = ()
     budgets: tuple[DisruptionBudget, ...] = ()
     scheduling: SchedulingObjects = SchedulingObjects()
+    also: Mapping[str, tuple[Any, ...]] = {}
+    config_maps: Mapping[tuple[str, str], Mapping[str, str]] = {}
 
     @property
     def is_foreign(self) -> bool:
         """Whether it has no object that can be used."""
         used = self.nodes or self.total or self.share_pods or self.unhealthy or self.malformed
-        return not used and CONFIG_MAPS.name not in self.others
+        also = self.config_maps or any(self.also.values())
+        return not (used or also) and CONFIG_MAPS.name not in self.others
 
 
 class _LabelledMeta(msgspec.Struct, frozen=True):
@@ -312,13 +317,16 @@ def decode_dump(
     *,
     keep: Keep = Keep.SHARING,
     scheduling: bool = False,
+    also: Collection[ApiKind[Any]] = (),
+    config_maps: Collection[tuple[str, str]] = (),
 ) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
     The output is a ``List`` of mixed kinds, a list of one kind, or one object, as JSON or YAML; or
     several of these, one after another or in a ``List``. Raises SourceError
     MALFORMED for anything else, such as the Status of a refusal, which it quotes. ``scheduling`` is
-    whether to read what kube-scheduler reads of nodes and pods, too.
+    whether to read what kube-scheduler reads of nodes and pods, too; ``also`` are further kinds to
+    read, and ``config_maps`` further ConfigMaps, by namespace and name.
     """
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -339,6 +347,10 @@ def decode_dump(
         RESOURCE_SLICES.name: (RESOURCE_SLICES, resource_slices),
         BUDGETS.name: (BUDGETS, budgets),
     }
+    further: dict[str, list[Any]] = {kind.name: [] for kind in also}
+    lists |= {kind.name: (kind, further[kind.name]) for kind in also}
+    versions = {**_VERSIONS, **{kind.name: (kind.api_version, *kind.older) for kind in also}}
+    named: dict[tuple[str, str], Mapping[str, str]] = {}
     scheduling_nodes: list[SchedulingNode] = []
     placed: list[PlacedPod] = []
     if scheduling:
@@ -349,7 +361,7 @@ def decode_dump(
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
     for kind, about, item in items_of(content, object_name):
-        if about.api_version and about.api_version not in _VERSIONS.get(kind, ()):
+        if about.api_version and about.api_version not in versions.get(kind, ()):
             others[kind] += 1
             continue
         try:
@@ -362,6 +374,8 @@ def decode_dump(
                 unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
             elif kind == CONFIG_MAPS.name and _is_gpu_quota(about):
                 ((gpu_quota, _),) = CONFIG_MAPS.kept(item, object_name, keep)
+            elif kind == CONFIG_MAPS.name and _name_of(about) in config_maps:
+                ((named[_name_of(about)], _),) = CONFIG_MAPS.kept(item, object_name, keep)
             else:
                 others[kind] += 1
         except SourceError as error:
@@ -382,9 +396,14 @@ def decode_dump(
         tuple(resource_slices),
         tuple(budgets),
         SchedulingObjects(tuple(scheduling_nodes), tuple(placed)),
+        {kind: tuple(objects) for kind, objects in further.items()},
+        named,
     )
 
 
 def _is_gpu_quota(about: wire.AnyObject) -> bool:
-    named = about.metadata
-    return (named.namespace, named.name) == (GPU_QUOTA_NAMESPACE, GPU_QUOTA)
+    return _name_of(about) == (GPU_QUOTA_NAMESPACE, GPU_QUOTA)
+
+
+def _name_of(about: wire.AnyObject) -> tuple[str, str]:
+    return about.metadata.namespace, about.metadata.name

@@ -34,7 +34,15 @@ STEP: Final = "workflows.argoproj.io/node-id"
 TRACKED: Final = "batch.kubernetes.io/job-tracking"
 """A finalizer: a Job has not counted the pod yet."""
 
+QUEUES: Final = (
+    "kueue.x-k8s.io/queue-name",
+    "kueue.x-k8s.io/cluster-queue-name",
+    "kueue.x-k8s.io/local-queue-name",
+)
+"""Labels: the queues of a pod, by its user and by Kueue."""
+
 ALSO_KEPT: Final = (
+    *QUEUES,
     GROUP_NAME,
     GROUP_INDEX,
     JOB_SET_NAME,

@@ -122,6 +122,11 @@ def rounded_up(quantity: str, scale: int) -> int | None:
     return amount if amount is not None and amount <= _LARGEST else None
 
 
+def exact(quantity: str) -> Fraction | None:
+    """A Kubernetes quantity; None if it is none, is negative, or is too long."""
+    return _exact(quantity) if len(quantity) <= _LONGEST else None
+
+
 def whole(quantity: str) -> int | None:
     """A Kubernetes quantity (``8``, ``8k``, ``1Ki``, ``2e3``) as a whole number of units.
 

@@ -8,6 +8,7 @@ from reconciler.model import ObjectKind
 from vgpu.inventory import Objects
 from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.model.objects import Namespace, Pod, ResourceQuota
+from vgpu.quota.kueue_tree import KueueObjects
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.explain.pod_group import GroupOfPod
 
@@ -36,6 +37,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
         installation: reads the components of the sharing systems; None if nothing has them.
         group: reads a PodGroup and its queue; None if nothing has one.
+        kueue: Kueue's objects, if these were read.
     """
 
     objects: Objects
@@ -52,6 +54,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     scheduling: SchedulingObjects = SchedulingObjects()
     installation: Installation | None = None
     group: ReadGroup | None = None
+    kueue: KueueObjects = KueueObjects()
 
     @property
     def nodes_read(self) -> bool:

@@ -116,12 +116,7 @@ def explain_pod_command(*, name: str, **flags: Any) -> None:
         {each: flags[each] for each in ACCESS},
         limits=True,
     )
-    namespace, slash, pod_name = name.partition("/")
-    if not (namespace and slash and pod_name) or "/" in pod_name:
-        raise click.BadParameter(
-            f"{name!r} is not NAMESPACE/NAME, such as default/{name.strip('/') or 'train-0'}",
-            param_hint="NAMESPACE/NAME",
-        )
+    namespace, pod_name = _namespaced(name)
     evidence = _evidence(flags, lambda read, cluster: read.for_pod(cluster, namespace, pod_name))
     pod = evidence.pod(namespace, pod_name)
     if pod is not None:
@@ -137,6 +132,27 @@ def explain_pod_command(*, name: str, **flags: Any) -> None:
     if malformed is None:
         raise _missing(f"no pod {name} that shares GPUs", name, evidence.pod_names)
     _print(evidence, explain_unreadable_pod(malformed, evidence.now), flags["output"])
+
+
+@command.command("workload", context_settings=_SETTINGS)
+@click.argument("name", metavar="NAMESPACE/NAME")
+@_flags
+def explain_workload_command(*, name: str, **flags: Any) -> None:
+    """Explain why a workload of Kueue waits: its queue, the limit and its level.
+
+    NAME is that of the Workload, or of the job that it stands for. A job that waits is suspended
+    and has no pods.
+    """
+    from vgpucli.explain.queue_step import explain_workload  # noqa: PLC0415  # slow to import
+
+    namespace, own_name = _namespaced(name)
+    evidence = _evidence(flags, lambda read, cluster: read.for_workload(cluster))
+    workload = evidence.workload(namespace, own_name)
+    if workload is None:
+        raise _missing(f"no Workload {name} of Kueue", name, evidence.workload_names)
+    answer = evidence.queue_answer(workload)
+    shown = f"{workload.namespace}/{workload.name}"
+    _print(evidence, explain_workload(shown, answer, evidence.now), flags["output"])
 
 
 @command.command("node", context_settings=_SETTINGS)
@@ -190,6 +206,17 @@ def explain_gpu_command(*, name: str, **flags: Any) -> None:
 # ---------------------------------------------------------------- parts
 
 
+def _namespaced(name: str) -> tuple[str, str]:
+    """The namespace and the name. Raises click.BadParameter."""
+    namespace, slash, own_name = name.partition("/")
+    if not (namespace and slash and own_name) or "/" in own_name:
+        raise click.BadParameter(
+            f"{name!r} is not NAMESPACE/NAME, such as default/{name.strip('/') or 'train-0'}",
+            param_hint="NAMESPACE/NAME",
+        )
+    return namespace, own_name
+
+
 def _evidence(flags: dict[str, Any], ask: Callable[[Any, Any], Any]) -> Any:
     """The evidence of the dumps, or of what ``ask`` reads from the API server.
 
@@ -209,7 +236,8 @@ def _evidence(flags: dict[str, Any], ask: Callable[[Any, Any], Any]) -> Any:
 
 
 def _print(evidence: Any, explanation: Any, output: str, notes: Iterable[str] = ()) -> None:
-    all_notes = (*evidence.cluster.notes, *evidence.schemes.notes, *notes)
+    cluster = evidence.cluster
+    all_notes = (*cluster.notes, *evidence.schemes.notes, *cluster.kueue.notes, *notes)
     explanation = msgspec.structs.replace(explanation, notes=all_notes)
     if output == "json":
         from vgpucli.explain.document import document  # noqa: PLC0415  # only for JSON

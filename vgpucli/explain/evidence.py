@@ -19,6 +19,7 @@ from vgpu.inventory import DetectedSchemes, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units, on_unknown_gpus
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
+from vgpu.kube.kueue_kinds import QueuedWorkload
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
@@ -44,6 +45,9 @@ from vgpu.placement.dialects import (
 )
 from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.kueue_tree import PodsInQueues, kueue_tree, waits_for_kueue
+from vgpu.quota.queue_answer import QueueAnswer, queue_answer
+from vgpu.quota.tree import QuotaTree
 from vgpu.quota.usage import with_observed
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
@@ -227,6 +231,7 @@ class ClusterEvidence:
             conflicts=()
             if ledger is None
             else tuple(unreported(ledger, pod, held, (*own, *nearby))),
+            queue=self._queue(pod),
         )
         if observed:
             evidence = self._with_observed_quota(evidence)
@@ -520,6 +525,36 @@ class ClusterEvidence:
             if isinstance(demanded, PlacementRefusal)
             else tuple(unallocatable(fitting, demanded[1]))[:MOST_LISTED],
         )
+
+    def workload(self, namespace: str, name: str) -> QueuedWorkload | None:
+        """Kueue's workload of this name; else that of a job of this name."""
+        own = [each for each in self.cluster.kueue.workloads if each.namespace == namespace]
+        named = [each for each in own if each.name == name]
+        of_jobs = [each for each in own if each.owner.partition(" ")[2] == name]
+        living = [each for each in of_jobs if not each.has_finished]
+        return next(iter(named or living or of_jobs), None)
+
+    @property
+    def workload_names(self) -> tuple[str, ...]:
+        """``<namespace>/<name>`` of Kueue's workloads."""
+        return tuple(f"{each.namespace}/{each.name}" for each in self.cluster.kueue.workloads)
+
+    def queue_answer(self, workload: QueuedWorkload) -> QueueAnswer:
+        """Why Kueue has not admitted a workload."""
+        return queue_answer(self.cluster.kueue, self._queues, workload)
+
+    @cached_property
+    def _queues(self) -> QuotaTree:
+        return kueue_tree(self.cluster.kueue)
+
+    def _queue(self, pod: Pod) -> QueueAnswer | None:
+        """Why Kueue has not admitted a pod that waits for it."""
+        kueue = self.cluster.kueue
+        if not (kueue.is_read and waits_for_kueue(pod)):
+            return None
+        found = PodsInQueues(kueue).of(pod)
+        workload = None if found is None else found.workload
+        return None if workload is None else self.queue_answer(workload)
 
     def _group(self, pod: Pod) -> GroupOfPod | None:
         """The PodGroup of a pod that waits to be placed."""

@@ -17,6 +17,7 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.queue_answer import QueueAnswer
 from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
@@ -104,6 +105,8 @@ class KnownPod(msgspec.Struct, frozen=True):
         conflicts: conflicts of the ledger about the pod and the devices that it holds, of which
             the reconciler has no finding.
         unit_bytes: bytes of one unit of memory, by the name of the registry's row.
+        queue: why Kueue has not admitted a pod that waits for it; None if it does not wait, or if
+            nothing is known of its queue.
     """
 
     pod: Pod
@@ -136,6 +139,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     declared: tuple[ResourceQuota, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     unit_bytes: UnitBytes = {}
+    queue: QueueAnswer | None = None
 
 
 class KnownNode(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,7 @@ from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS, PodGroup,
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump, reread
+from vgpu.quota.kueue_tree import KueueObjects, waits_for_kueue
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.facts import ClusterFacts
@@ -36,6 +38,7 @@ from vgpucli.inspect.read import (
     if_allowed,
     with_quotas,
 )
+from vgpucli.queue_objects import kueue_at
 
 MOST_NODES: Final = 32
 """Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
@@ -45,7 +48,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
     kinds = (*INSTALLATION_KINDS, *(kind.name for kind in VOLCANO_KINDS))
     file = reread(paths)
-    read = from_files(paths, scheduling=True, used=kinds, read=file)
+    read = from_files(paths, scheduling=True, queues=True, used=kinds, read=file)
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -59,6 +62,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         scheduling=read.scheduling,
         installation=dumped_installation(paths, read.others, file),
         group=dumped_groups(paths, read.others, file),
+        kueue=read.kueue,
     )
 
 
@@ -150,7 +154,13 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         scheduling=read.scheduling,
         installation=partial(installed, cluster),
         group=partial(group_at, cluster),
+        kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
     )
+
+
+def for_workload(cluster: ApiClient) -> ClusterObjects:
+    """What an explanation of a workload needs: Kueue's objects. Raises ClusterError."""
+    return ClusterObjects(Objects(), time.time(), kueue=kueue_at(cluster))
 
 
 def for_node(cluster: ApiClient, name: str) -> ClusterObjects:

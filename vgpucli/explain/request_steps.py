@@ -22,6 +22,7 @@ from vgpucli.explain.pod_facts import (
     runs,
     unreadable_texts,
 )
+from vgpucli.explain.queue_step import queue_step
 from vgpucli.explain.step_values import failed, not_checked, passed
 
 _NO_QUOTA: Final = (
@@ -118,7 +119,11 @@ def _observed_request(evidence: KnownPod) -> str:
 
 def quota_step(evidence: KnownPod) -> ExplainedStep:
     """What the quotas answer, with what Kubernetes counts by itself."""
-    step = _answered_quota(evidence)
+    queue = evidence.queue
+    if queue is not None and queue.reason is not None:
+        step = queue_step(queue)
+    else:
+        step = _answered_quota(evidence)
     texts = tuple(
         f"ResourceQuota {quota.namespace}/{quota.name}: Kubernetes counts {quota.used[name]} of"
         f" {most} {name}"

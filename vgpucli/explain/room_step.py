@@ -36,9 +36,15 @@ def nodes_step(evidence: KnownPod) -> ExplainedStep:
         return passed(WayStep.NODES, "the pod has ended and was never bound to a node")
     if is_placed_by_others(evidence):
         return _nodes_of_others(evidence)
-    if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
+    is_refused = evidence.over_quota is not None or _waits_for_queue(evidence)
+    if isinstance(evidence.demanded, PlacementRefusal) or is_refused:
         return not_reached(WayStep.NODES)
     return _missing(evidence) or _room(evidence, evidence.demanded[1])
+
+
+def _waits_for_queue(evidence: KnownPod) -> bool:
+    """Whether a queue has to admit the pod before any node is asked."""
+    return evidence.queue is not None and evidence.queue.reason is not None
 
 
 def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:

@@ -40,8 +40,7 @@ from vgpucli.inspect.read import (
     from_cluster,
     from_files,
     no_such_node,
-    with_quotas,
-    with_teams,
+    with_groups,
 )
 from vgpucli.measure_flags import measure_flags, measuring
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
 
-GROUPS: Final = ("namespace", "team", "owner")
+GROUPS: Final = ("namespace", "team", "owner", "queue")
 """The groups of ``--by``."""
 
 
@@ -63,6 +62,7 @@ Examples:
   vgpu inspect --by namespace       sums of each namespace, with its quota
   vgpu inspect --by team --prometheus http://localhost:9090
                                     with what each team uses, and what is idle
+  vgpu inspect --by queue           Kueue's queues: limits, use, what is held, what waits
   vgpu inspect -o wide | less -S    with UUIDs, models, free memory and sources
   kubectl get nodes,pods -A -o json | vgpu inspect --from -
   kubectl get nodes,pods,sharepods -A -o json > dump.json
@@ -184,7 +184,8 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
 @click.option(
     "--by",
     type=click.Choice(GROUPS),
-    help="Sums of each namespace (with its quota), team or owner, in place of the GPUs.",
+    help="Sums of each namespace (with its quota), team or owner, or Kueue's tree of queues with"
+    " their quotas, in place of the GPUs.",
 )
 @click.option(
     "--team-key",
@@ -271,6 +272,7 @@ def command(
             "--prometheus and --exporter need --by or --limits",
         ),
         (limits and not (prometheus or exporters), "--limits needs --prometheus or --exporter"),
+        (by == "queue" and selector, "--by queue shows whole queues: drop --selector"),
     )
     measure = measuring(prometheus, exporters, access, limits=limits)
     units = Units(volcano_factor, gpushare_unit)
@@ -301,7 +303,8 @@ def command(
         _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme, of_pods=of_pods))
 
     if is_dump:
-        read = from_files(files, parse_selector(selector) if selector else None, team)
+        selects = parse_selector(selector) if selector else None
+        read = from_files(files, selects, team, queues=by == "queue")
         if node and node not in (names := [each.name for each in read.objects.nodes]):
             raise no_such_node(node, names)
         if legacy:
@@ -311,10 +314,7 @@ def command(
         return
 
     def ask(cluster: "ApiClient") -> Read:
-        read = from_cluster(cluster, node, selector)
-        if by == "namespace":
-            read = with_quotas(read, cluster)
-        return with_teams(read, cluster, team) if team else read
+        return with_groups(from_cluster(cluster, node, selector), cluster, by, team)
 
     with connected(kubeconfig, context, request_timeout) as cluster:
         read = ask(cluster)

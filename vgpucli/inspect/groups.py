@@ -20,6 +20,7 @@ from vgpu.schemes.limit_ways import NOT_ENFORCED
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import GroupUsage, GroupUse, MeasuredUse, group_usage, owner_of
 from vgpucli.inspect.document import API_VERSION
+from vgpucli.inspect.queues import print_queues
 from vgpucli.inspect.read import Read
 from vgpucli.tabwriter import table
 
@@ -240,8 +241,12 @@ def print_groups(
 ) -> None:
     """Print the groups of the pods in these namespaces, of all pods if none is named.
 
-    ``measured`` is what pods use by their UID on the node, None if no exporter was asked.
+    Queues are a tree. ``measured`` is what pods use by their UID on the node, None if no exporter
+    was asked.
     """
+    if by == "queue":
+        print_queues(read, units, output, namespaces, measured=measured)
+        return
     scope = _Scope(tuple(namespaces))
     schemes = detect_schemes(read.objects, units)
     ledgers = cluster_ledgers(

@@ -36,6 +36,7 @@ from vgpu.kube.kinds import (
     RESOURCE_SLICES,
     SHARE_PODS,
 )
+from vgpu.kube.kueue_kinds import KUEUE_KINDS
 from vgpu.kube.label_selector import Selects
 from vgpu.kube.scheduling_objects import (
     SCHEDULING_NODES,
@@ -51,8 +52,10 @@ from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.kube_flags import ReadDump, not_a_dump, read_dump
 from vgpu.program.resource_names import settle_by_cluster, settle_by_dumps, unknown_names
+from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.schemes.registry import registry
+from vgpucli.queue_objects import KUEUE_CONFIG, kueue_at, kueue_in_dumps
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
@@ -68,7 +71,8 @@ class Read(msgspec.Struct, frozen=True):
     quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
     the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
     dump without a pod. ``scheduling`` is what kube-scheduler reads of all nodes and pods, if that
-    was asked for. ``others`` are the kinds of a dump that are not read.
+    was asked for. ``others`` are the kinds of a dump that are not read. ``kueue`` are Kueue's
+    objects, if these were asked for.
     """
 
     objects: Objects
@@ -84,6 +88,7 @@ class Read(msgspec.Struct, frozen=True):
     pods_read: bool = True
     scheduling: SchedulingObjects = SchedulingObjects()
     others: frozenset[str] = frozenset()
+    kueue: KueueObjects = KueueObjects()
 
 
 def from_files(
@@ -93,13 +98,15 @@ def from_files(
     *,
     budgets: bool = False,
     scheduling: bool = False,
+    queues: bool = False,
     used: Collection[str] = (),
     read: ReadDump = read_dump,
 ) -> Read:
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
 
-    ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag.
-    ``used`` are kinds that the caller reads by itself, and ``read`` reads a file.
+    ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag, and
+    Kueue's objects with ``queues``. ``used`` are kinds that the caller reads by itself, and
+    ``read`` reads a file.
     """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
@@ -116,7 +123,14 @@ def from_files(
     dumps: list[Dump] = []
     for path, content, written in _contents(paths, read):
         try:
-            dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS, scheduling=scheduling)
+            dump = decode_dump(
+                content,
+                path,
+                keep=Keep.RESOURCE_CLAIMS,
+                scheduling=scheduling,
+                also=KUEUE_KINDS if queues else (),
+                config_maps=(KUEUE_CONFIG,) if queues else (),
+            )
         except SourceError as error:
             raise not_a_dump(str(error)) from error
         if selects is not None or budgets:
@@ -175,6 +189,7 @@ def from_files(
         pods_read=bool(seen),
         scheduling=_merged(dump.scheduling for dump in dumps),
         others=frozenset(others),
+        kueue=kueue_in_dumps(dumps),
     )
 
 
@@ -391,6 +406,21 @@ def with_quotas(read: Read, cluster: "ApiClient", namespace: str = "") -> Read:
         quotas=quotas or (),
         gpu_quota=gpu_quota,
     )
+
+
+def with_groups(read: Read, cluster: "ApiClient", by: str | None, team_key: str) -> Read:
+    """The same with what the groups of ``--by`` need. Raises ClusterError and SourceError."""
+    if by == "namespace":
+        return with_quotas(read, cluster)
+    if by == "queue":
+        return with_kueue(read, cluster)
+    return with_teams(read, cluster, team_key) if team_key else read
+
+
+def with_kueue(read: Read, cluster: "ApiClient") -> Read:
+    """The same with Kueue's objects. Raises ClusterError if the API server cannot be reached."""
+    kueue = kueue_at(cluster)
+    return msgspec.structs.replace(read, kueue=kueue)
 
 
 def with_budgets(read: Read, cluster: "ApiClient") -> Read:

@@ -1,0 +1,230 @@
+"""What a real Kueue wrote, event by event, and what our commands make of it.
+
+The record is that of tests/cluster/test_queues.py (tests/golden/queues).
+"""
+
+import json
+import lzma
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.environment import ROOT
+from tests.support.kueue_counts import counted_by_kueue, differences
+from vgpu.inventory import Units
+from vgpu.quota.resources import MEMORY
+from vgpu.quota.tree import QuotaLevel
+from vgpucli.inspect.queues import queues_view
+from vgpucli.inspect.read import from_files
+from vgpucli.main import main
+
+RECORD = ROOT / "tests" / "golden" / "queues" / "kueue-0.17.0.jsonl.xz"
+CONFIG = "kueue-manager-config"
+
+
+@cache
+def record():
+    return [json.loads(line) for line in lzma.decompress(RECORD.read_bytes()).splitlines()]
+
+
+def key(obj):
+    meta = obj["metadata"]
+    return obj["kind"], meta.get("namespace", ""), meta["name"]
+
+
+def states():
+    """Each event with its step and the objects after it; the last of a step has its metrics."""
+    objects = {}
+    for entry in record():
+        for number, (kind, obj) in enumerate(entry["events"], 1):
+            if kind == "DELETED":
+                objects.pop(key(obj), None)
+            else:
+                objects[key(obj)] = obj
+            is_last = number == len(entry["events"])
+            yield entry["step"], [*objects.values()], entry["series"] if is_last else None
+
+
+def written(objects, folder):
+    file = folder / "dump.json"
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": objects}))
+    return str(file)
+
+
+def after(step, without=()):
+    """The objects at the end of a step, but those of some kinds or names."""
+    [objects] = [
+        objects for name, objects, series in states() if name == step and series is not None
+    ]
+    return [obj for obj in objects if not {obj["kind"], obj["metadata"]["name"]} & {*without}]
+
+
+def run(*words):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def document(objects, folder):
+    return json.loads(
+        run("inspect", "--by", "queue", "-o", "json", "--from", written(objects, folder))
+    )
+
+
+def test_after_each_step_the_queues_are_those_of_kueues_status_and_metrics(tmp_path):
+    steps = 0
+    for step, objects, series in states():
+        if not series:
+            continue
+        steps += 1
+        shown = document(objects, tmp_path)
+        assert differences(shown, counted_by_kueue(objects)) == [], step
+        amounts = {
+            (queue["name"], quota["flavor"], quota["resource"]): quota
+            for queue in shown["queues"]
+            if queue["kind"] == "ClusterQueue"
+            for quota in queue["quotas"]
+        }
+        fields = {
+            "kueue_cluster_queue_resource_reservation": "used",
+            "kueue_cluster_queue_nominal_quota": "nominal",
+        }
+        for name, queue, flavor, resource, value in series:
+            if field := fields.get(name):
+                assert amounts[queue, flavor, resource][field]["value"] == value, (step, queue)
+    assert steps == 11
+
+
+def test_after_each_event_what_the_pods_of_queues_hold_sums_over_the_tree(tmp_path):
+    most = 0
+    for step, objects, _ in states():
+        read = from_files((written(objects, tmp_path),), queues=True)
+        view, _ = queues_view(read, Units())
+        tree = view.tree
+        for node in tree.nodes.values():
+            children = tree.children(node.name)
+            for flavor in ("", "t4"):
+                own = node.held.get(flavor, {}).get(MEMORY, 0)
+                below = sum(tree.held(each.name, flavor).get(MEMORY, 0) for each in children)
+                assert tree.held(node.name, flavor).get(MEMORY, 0) == own + below, step
+        roots = [node for node in tree.roots() if node.name.level is QuotaLevel.COHORT]
+        most = max(most, *(tree.held(root.name, "t4").get(MEMORY, 0) for root in roots), 0)
+    assert most == (2 * 4000 + 4 * 8000) * 2**20, "two jobs of a have run at the same time"
+
+
+WAITING = [
+    ("a_job_never_fits", "team-a/never", "queue_never_fits", "100 nvidia.com/gpu"),
+    (
+        "a_queue_reclaims_its_quota",
+        "team-a/borrows",
+        "queue_full",
+        "2 free at Cohort org: 2 more needed",
+    ),
+    ("a_queue_is_drained", "team-b/reclaims", "queue_stopped", "stopPolicy HoldAndDrain"),
+    (
+        "a_strict_queue_has_a_head_that_does_not_fit",
+        "team-c/head",
+        "queue_full",
+        "1 free at ClusterQueue c: 1 more needed",
+    ),
+    (
+        "a_strict_queue_has_a_head_that_does_not_fit",
+        "team-c/behind",
+        "queue_behind",
+        "is first in ClusterQueue c",
+    ),
+    (
+        "a_queue_of_no_cluster_queue_and_an_inactive_workload",
+        "team-c/lost",
+        "queue_missing",
+        "ClusterQueue nowhere does not exist",
+    ),
+    (
+        "a_queue_of_no_cluster_queue_and_an_inactive_workload",
+        "team-b/off",
+        "workload_inactive",
+        "spec.active",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "name", "code", "detail"), WAITING)
+def test_a_suspended_job_is_explained_by_its_queue(tmp_path, step, name, code, detail):
+    dump = written(after(step), tmp_path)
+    explained = json.loads(run("explain", "workload", name, "-o", "json", "--from", dump))
+    (reason,) = explained["steps"][0]["reasons"]
+    assert reason["code"] == code
+    assert detail in explained["conclusion"]
+
+
+def test_a_preempted_job_names_the_one_that_reclaimed_the_quota(tmp_path):
+    dump = written(after("a_queue_reclaims_its_quota"), tmp_path)
+    text = " ".join(run("explain", "workload", "team-a/borrows", "--from", dump).split())
+    assert "was preempted by Workload team-b/job-reclaims" in text
+
+
+def test_a_pod_with_kueues_gates_is_explained_by_its_queue_and_not_by_nodes(tmp_path):
+    step = "a_plain_pod_is_admitted_and_another_waits"
+    dump = written(after(step), tmp_path)
+    explained = json.loads(run("explain", "pod", "team-a/waits", "-o", "json", "--from", dump))
+    assert (
+        "7 nvidia.com/gpu of flavor t4 requested, 1 free at Cohort org" in (explained["conclusion"])
+    )
+    steps = {each["step"]: each for each in explained["steps"]}
+    assert [reason["code"] for reason in steps["quota"]["reasons"]] == ["queue_full"]
+    assert steps["nodes"]["reasons"] == []
+    assert steps["reserved"]["reasons"][0]["code"] == "gated"
+    shown = json.loads(run("inspect", "-o", "json", "--from", dump))
+    reasons = {each["pod"]["name"]: each["reason"] for each in shown["pending"]}
+    assert reasons["waits"] == "gated"
+
+
+def test_borrowing_and_a_stopped_queue_are_remarks(tmp_path):
+    dump = written(after("a_queue_is_drained"), tmp_path)
+    lines = run("inspect", "--by", "queue", "--from", dump).splitlines()
+    text = "! ClusterQueue a uses 6 of its own 4 nvidia.com/gpu of flavor t4; 2 are borrowed"
+    assert any(line.startswith(text) for line in lines)
+    assert any(line.startswith("! ClusterQueue b admits nothing: Stopped") for line in lines)
+
+
+def test_only_the_queues_of_a_namespace_are_shown_with_what_is_above_them(tmp_path):
+    dump = written(after("a_job_ends"), tmp_path)
+    words = ("inspect", "--by", "queue", "-n", "team-c", "-o", "json", "--from", dump)
+    names = [queue["name"] for queue in json.loads(run(*words))["queues"]]
+    assert names == ["org", "hpc", "c", "team-c/main", "team-c/lost"]
+
+
+def test_without_the_configuration_a_note_reports_amounts_before_transformation(tmp_path):
+    objects = after("a_strict_queue_has_a_head_that_does_not_fit", without={CONFIG})
+    shown = document(objects, tmp_path)
+    assert any("transformations unknown" in note for note in shown["notes"])
+    units = {
+        quota["resource"]: quota["held"]
+        for queue in shown["queues"]
+        if queue["name"] == "a"
+        for quota in queue["quotas"]
+        if quota["flavor"]
+    }
+    assert units["nvidia.com/gpu"]["value"] == 2
+    assert units["nvidia.com/total-gpumem"]["value"] is None
+
+
+def test_a_dump_without_kueue_has_no_queue(tmp_path):
+    kinds = {"ClusterQueue", "LocalQueue", "Cohort", "Workload", "ResourceFlavor"}
+    objects = after("a_job_ends", without=kinds)
+    assert document(objects, tmp_path)["queues"] == []
+    text = run("inspect", "--by", "queue", "--from", written(objects, tmp_path))
+    assert text.startswith("No queue of Kueue was read.")
+
+
+def test_objects_of_the_older_version_are_read_alike(tmp_path):
+    """v1beta1 names the cohort of a ClusterQueue otherwise, and the rest of what is read alike."""
+    objects = after("a_queue_is_drained")
+    older = json.loads(
+        json.dumps(objects).replace("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+    )
+    for obj in older:
+        if obj["kind"] == "ClusterQueue":
+            obj["spec"]["cohort"] = obj["spec"].pop("cohortName")
+    assert document(older, tmp_path)["queues"] == document(objects, tmp_path)["queues"]

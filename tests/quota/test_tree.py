@@ -1,0 +1,239 @@
+"""The tree of quotas: its formulas are Kueue's recursion, and what is held sums exactly."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.quota.trees import KEY, Recursion, asking, kueues
+from vgpu.kube.kueue_kinds import ClusterQueue, Cohort, LocalQueue, Reserved, WorkloadCondition
+from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
+from vgpu.model.names import PodRef
+from vgpu.model.objects import OwnerReference, Pod
+from vgpu.quota.kueue_config import KEY as CONFIG_KEY
+from vgpu.quota.kueue_config import KueueConfig, kueue_config
+from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree
+from vgpu.quota.queue_answer import QueueReason, queue_answer
+from vgpu.quota.resources import GPUS
+from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
+
+
+@given(kueues())
+def test_limit_and_free_amount_of_each_queue_are_those_of_kueues_own_recursion(kueue):
+    tree = kueue_tree(kueue)
+    own = Recursion(tree, KEY)
+    for node in tree.nodes.values():
+        if node.name.level is not QuotaLevel.LOCAL_QUEUE:
+            assert tree.limit(node.name, KEY) == own.potential(node)
+            assert tree.free(node.name, KEY) == own.available(node)
+
+
+@given(kueues())
+def test_a_limit_is_the_least_on_the_path_and_a_local_queue_has_that_of_its_cluster_queue(kueue):
+    tree = kueue_tree(kueue)
+    for local in kueue.local_queues:
+        below = QuotaName(QuotaLevel.LOCAL_QUEUE, f"team/{local.name}")
+        above = QuotaName(QuotaLevel.CLUSTER_QUEUE, local.cluster_queue)
+        levels = tree.levels(below, KEY)
+        assert levels == tree.levels(above, KEY)
+        assert tree.limit(below, KEY) == min(level.limit for level in levels)
+        path = [node.name for node in tree.path(above)]
+        assert {level.name for level in levels} <= {*path}
+        assert levels[-1].name == path[-1], "a root always limits"
+
+
+@given(kueues(), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=8))
+def test_what_is_held_sums_exactly_over_the_tree(kueue, holdings):
+    names = [*(queue.name for queue in kueue.local_queues), "unknown"]
+    pods = []
+    for number, (queue, gpus) in enumerate(holdings):
+        name = names[queue % len(names)]
+        labels = {"kueue.x-k8s.io/queue-name": name}
+        ref = PodRef(f"uid-{number}", "team", f"pod-{number}")
+        pods.append((Pod(ref, labels=labels), {GPUS: gpus}))
+    tree = kueue_tree(kueue, pods)
+    roots = sum(tree.held(node.name, "").get(GPUS, 0) for node in tree.roots())
+    assert roots == sum(gpus for _, gpus in holdings)
+    for node in tree.nodes.values():
+        below = sum(tree.held(each.name, "").get(GPUS, 0) for each in tree.children(node.name))
+        own = node.held.get("", {}).get(GPUS, 0)
+        assert tree.held(node.name, "").get(GPUS, 0) == own + below
+
+
+@given(kueues())
+def test_what_is_lent_is_unused_and_never_more_than_others_have_taken(kueue):
+    tree = kueue_tree(kueue)
+    for node in tree.nodes.values():
+        lent = tree.lent(node.name, KEY)
+        if lent:
+            unused = tree.quota(node.name, KEY) - tree.drawn(node.name, KEY)
+            parent = tree.parent(node.name)
+            others = tree.drawn(parent.name, KEY) - max(
+                0, tree.drawn(node.name, KEY) - tree.kept(node.name, KEY)
+            )
+            assert lent <= unused
+            assert lent <= others
+
+
+@given(kueues(), st.integers(0, 3), st.integers(1, 40))
+def test_where_quota_is_the_only_obstacle_the_level_that_is_named_has_too_little(
+    kueue, number, gpus
+):
+    queue = kueue.cluster_queues[number % len(kueue.cluster_queues)]
+    workload = asking(queue.name, gpus)
+    tree = kueue_tree(kueue)
+    answer = queue_answer(kueue, tree, workload)
+    name = QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)
+    levels = {level.name: level for level in tree.levels(name, KEY)}
+    if gpus > tree.limit(name, KEY):
+        assert answer.reason is QueueReason.NEVER_FITS
+        assert levels[answer.level].limit < gpus
+    elif gpus > tree.free(name, KEY):
+        assert answer.reason is QueueReason.NO_QUOTA
+        assert levels[answer.level].free < gpus
+    else:
+        assert answer.reason is QueueReason.OTHER
+
+
+@given(kueues(), st.integers(1, 40))
+def test_another_obstacle_is_named_before_the_quota(kueue, gpus):
+    first = kueue.cluster_queues[0]
+
+    def answer(workload, **changes):
+        changed = KueueObjects(**{**_fields(kueue), **changes})
+        return queue_answer(changed, kueue_tree(changed), workload)
+
+    waits = asking(first.name, gpus)
+    assert answer(asking("nowhere", gpus)).reason is QueueReason.NO_QUEUE
+    assert answer(waits, cluster_queues=()).reason is QueueReason.NO_QUEUE
+    assert answer(asking(first.name, gpus, is_active=False)).reason is QueueReason.INACTIVE
+    stopped = ClusterQueue(first.name, quotas=first.quotas, stop_policy="HoldAndDrain")
+    held = answer(waits, cluster_queues=(stopped,))
+    assert (held.reason, held.detail) == (
+        QueueReason.STOPPED,
+        f"ClusterQueue {first.name}: stopPolicy HoldAndDrain",
+    )
+    paused = LocalQueue("team", first.name, first.name, stop_policy="Hold")
+    assert answer(waits, local_queues=(paused,)).reason is QueueReason.STOPPED
+    other = ClusterQueue(first.name, quotas={QuotaResource("t4", "cpu"): DeclaredQuota(9)})
+    assert answer(waits, cluster_queues=(other,)).reason is QueueReason.NOT_COVERED
+
+
+def _fields(kueue):
+    return {name: getattr(kueue, name) for name in kueue.__struct_fields__}
+
+
+def test_behind_the_head_of_a_strict_queue_a_workload_waits_although_it_fits():
+    queue = ClusterQueue("c", quotas={KEY: DeclaredQuota(2)}, strategy="StrictFIFO")
+    head = asking("c", 9, "head", priority=1)
+    behind = asking("c", 1, "behind")
+    local = LocalQueue("team", "c", "c")
+    kueue = KueueObjects((queue,), (local,), workloads=(behind, head), is_read=True)
+    answer = queue_answer(kueue, kueue_tree(kueue), behind)
+    assert answer.reason is QueueReason.BEHIND
+    assert answer.detail == "Workload team/head is first in ClusterQueue c"
+    assert "Workload team/behind is number 2 of 2 that wait for ClusterQueue c" in answer.texts
+
+
+def test_the_five_largest_holders_and_the_others_are_what_the_queue_uses():
+    queue = ClusterQueue("a", quotas={KEY: DeclaredQuota(40)}, reserved={KEY: Reserved(36)})
+    holders = [
+        asking("a", 1, f"w{n}", admitted_by="a", reserved={KEY: n}) for n in range(1, 9)
+    ]  # 36 in all
+    waits = asking("a", 10)
+    local = LocalQueue("team", "a", "a")
+    kueue = KueueObjects((queue,), (local,), workloads=(waits, *holders), is_read=True)
+    texts = queue_answer(kueue, kueue_tree(kueue), waits).texts
+    of_holders = [text for text in texts if " of it by " in text]
+    assert of_holders[0] == "8 of it by Workload team/w8"
+    assert of_holders[-1] == "6 of it by others"
+    assert sum(int(text.split()[0]) for text in of_holders) == 36
+
+
+def test_a_preemptor_is_named_for_who_can_read_its_workload():
+    evicted = {
+        "Preempted": WorkloadCondition(
+            "Preempted", True, "InCohortReclamation", "Preempted to accommodate (UID: u-2, …)"
+        )
+    }
+    victim, by = asking("a", 1, conditions=evicted), asking("a", 1, "u-2")
+    known = KueueObjects(workloads=(victim, by))
+    alone = KueueObjects(workloads=(victim,))
+    named, unnamed = (
+        queue_answer(kueue, kueue_tree(kueue), victim).texts[-1] for kueue in (known, alone)
+    )
+    ending = "to reclaim the quota of a queue of its cohort"
+    assert named == f"Workload team/asks was preempted by Workload team/u-2 {ending}"
+    assert unnamed == f"Workload team/asks was preempted by another workload {ending}"
+
+
+def test_cohorts_that_are_their_own_parents_have_no_parent():
+    first, second = (QuotaName(QuotaLevel.COHORT, name) for name in "ab")
+    below = QuotaName(QuotaLevel.CLUSTER_QUEUE, "c")
+    tree = QuotaTree((QuotaNode(first, second), QuotaNode(second, first), QuotaNode(below, first)))
+    assert [node.name for node in tree.path(below)] == [below, first]
+    assert [depth for depth, _ in tree.walk()] == [0, 1, 0]
+
+
+TRANSFORMED = """
+resources:
+  excludeResourcePrefixes: [cpu, example.com/]
+  transformations:
+  - {input: nvidia.com/gpumem, strategy: Replace, multiplyBy: nvidia.com/gpu,
+     outputs: {nvidia.com/total-gpumem: 1}}
+  - {input: nvidia.com/mig-1g.5gb, strategy: Retain,
+     outputs: {example/memory: "5Gi", cpu: 500m}}
+"""
+
+
+def test_requests_count_as_the_configuration_of_kueue_transforms_them():
+    config = kueue_config({CONFIG_KEY: TRANSFORMED})
+    requests = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 4000, "cpu": 100, "example.com/x": 1}
+    assert config.counted(requests) == {"nvidia.com/gpu": 2, "nvidia.com/total-gpumem": 8000}
+    assert config.counted({"nvidia.com/mig-1g.5gb": 3}) == {
+        "nvidia.com/mig-1g.5gb": 3,
+        "example/memory": 15 * 2**30,
+        "cpu": 1500,
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (None, "does not exist"),
+        ({}, "has no key"),
+        ({CONFIG_KEY: "resources: ["}, "cannot be read"),
+        ({CONFIG_KEY: "resources: {transformations: 7}"}, "cannot be read"),
+        (
+            {CONFIG_KEY: "resources: {transformations: [{input: a/b, outputs: {c: many}}]}"},
+            "the output c of a/b is no quantity",
+        ),
+    ],
+)
+def test_an_unreadable_configuration_is_unknown_and_reported(data, problem):
+    assert problem in kueue_config(data).problem
+    assert kueue_config(data).counted({"nvidia.com/gpu": 1}) == {"nvidia.com/gpu": 1}
+
+
+def test_a_pod_is_of_the_queue_of_its_workload_before_that_of_its_labels():
+    job = OwnerReference("Job", "train", "job-uid")
+    labels = {"kueue.x-k8s.io/queue-name": "other"}
+    pod = Pod(PodRef("p", "team", "train-x"), labels=labels, owner=job)
+    workload = asking("main", 1, owners=("job-uid",), admitted_by="a")
+    local = (LocalQueue("team", "main", "a"), LocalQueue("team", "other", "b"))
+    kueue = KueueObjects(local_queues=local, workloads=(workload,))
+    assert PodsInQueues(kueue).of(pod).cluster_queue == "a"
+    assert PodsInQueues(KueueObjects(local_queues=local)).of(pod).cluster_queue == "b"
+    assert PodsInQueues(kueue).of(Pod(PodRef("q", "team", "alone"))) is None
+
+
+def test_several_namespaces_share_a_queue_and_a_namespace_has_several():
+    queues = tuple(ClusterQueue(name, "ml", {KEY: DeclaredQuota(2)}) for name in "ab")
+    local = tuple(LocalQueue(namespace, queue, queue) for namespace in ("x", "y") for queue in "ab")
+    tree = kueue_tree(KueueObjects(queues, local, (Cohort("ml"),), config=KueueConfig()))
+    shown = [(depth, node.name.text) for depth, node in tree.walk()]
+    assert shown[:4] == [
+        (0, "Cohort ml"),
+        (1, "ClusterQueue a"),
+        (2, "LocalQueue x/a"),
+        (2, "LocalQueue y/a"),
+    ]

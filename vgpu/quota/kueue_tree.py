@@ -1,0 +1,236 @@
+"""Kueue's queues as a tree of quotas, with what pods hold and what waits in each; pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.kueue_kinds import (
+    GROUP,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    QueuedWorkload,
+    ResourceFlavor,
+)
+from vgpu.model.objects import Pod
+from vgpu.quota.kueue_config import KueueConfig
+from vgpu.quota.resources import Amounts, plus
+from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
+
+CLUSTER_QUEUE_LABEL: Final = "kueue.x-k8s.io/cluster-queue-name"
+LOCAL_QUEUE_LABEL: Final = "kueue.x-k8s.io/local-queue-name"
+"""Labels of a pod with the queues that have admitted it, since Kueue 0.17."""
+
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+"""The label of a pod or a job with its LocalQueue, by its user."""
+
+
+class KueueObjects(msgspec.Struct, frozen=True):
+    """What was read of Kueue.
+
+    Attributes:
+        is_read: whether ClusterQueues were read: without them nothing is known of the queues.
+        notes: what is unknown, for people.
+    """
+
+    cluster_queues: tuple[ClusterQueue, ...] = ()
+    local_queues: tuple[LocalQueue, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    flavors: tuple[ResourceFlavor, ...] = ()
+    workloads: tuple[QueuedWorkload, ...] = ()
+    config: KueueConfig = KueueConfig(problem="the configuration of Kueue was not read")
+    notes: tuple[str, ...] = ()
+    is_read: bool = False
+
+    def requested(self, workload: QueuedWorkload) -> dict[str, int]:
+        """What a workload requests by resource, as Kueue counts it.
+
+        What it had requested when Kueue last looked at it is Kueue's own word; else it is computed
+        from the pods by the configuration.
+        """
+        if workload.considered:
+            return dict(workload.considered)
+        return plus(
+            *(
+                {
+                    name: amount * pod_set.count
+                    for name, amount in self.config.counted(pod_set.requests()).items()
+                }
+                for pod_set in workload.pod_sets
+            )
+        )
+
+    def order(self, cluster_queue: str) -> tuple[QueuedWorkload, ...]:
+        """The workloads that wait for a ClusterQueue, the first in line first.
+
+        By priority, then by age, as Kueue orders them (``pkg/cache/queue/cluster_queue.go``); a
+        workload that was evicted is as old as its eviction.
+        """
+        queues = {
+            (each.namespace, each.name)
+            for each in self.local_queues
+            if each.cluster_queue == cluster_queue
+        }
+        return tuple(
+            sorted(
+                (
+                    each
+                    for each in self.workloads
+                    if each.waits and (each.namespace, each.queue) in queues
+                ),
+                key=lambda each: (-each.priority, _queued_at(each), each.namespace, each.name),
+            )
+        )
+
+
+def _queued_at(workload: QueuedWorkload) -> float:
+    evicted = workload.conditions.get("Evicted")
+    if evicted is not None and evicted.is_true and evicted.reason in _REQUEUED_LATER:
+        return evicted.since or 0.0
+    return workload.created_at or 0.0
+
+
+_REQUEUED_LATER: Final = ("PodsReadyTimeout", "AdmissionCheck")
+"""Reasons of an eviction after which a workload stands in line as if it were new."""
+
+
+class QueuedPod(msgspec.Struct, frozen=True):
+    """A pod with the queue and the workload that it is of; ``local_queue`` is None if unknown."""
+
+    local_queue: QuotaName | None = None
+    cluster_queue: str = ""
+    workload: QueuedWorkload | None = None
+
+
+def waits_for_kueue(pod: Pod) -> bool:
+    """Whether a gate of Kueue keeps every scheduler from the pod."""
+    return any(gate.startswith(f"{GROUP}/") for gate in pod.gates)
+
+
+class PodsInQueues:
+    """Finds the queue of a pod: by its workload, else by Kueue's labels, else by its user's.
+
+    A workload is that of the pod, or of its owner, by UID.
+    """
+
+    def __init__(self, kueue: KueueObjects) -> None:
+        self._workloads: dict[str, QueuedWorkload] = {}
+        for each in sorted(kueue.workloads, key=lambda each: each.has_finished, reverse=True):
+            self._workloads |= dict.fromkeys(each.owners, each)
+        self._targets = {
+            (each.namespace, each.name): each.cluster_queue for each in kueue.local_queues
+        }
+
+    def of(self, pod: Pod) -> QueuedPod | None:
+        """The queue of the pod; None if it is in none."""
+        workload = self._workloads.get(pod.ref.uid)
+        if workload is None and pod.owner is not None:
+            workload = self._workloads.get(pod.owner.uid)
+        labels = pod.labels
+        queue = labels.get(LOCAL_QUEUE_LABEL) or labels.get(QUEUE_LABEL, "")
+        admitted_by = labels.get(CLUSTER_QUEUE_LABEL, "")
+        if workload is not None:
+            queue, admitted_by = workload.queue or queue, workload.admitted_by or admitted_by
+        if not (queue or admitted_by):
+            return None
+        namespace = pod.ref.namespace
+        target = admitted_by or self._targets.get((namespace, queue), "")
+        name = local_queue_name(namespace, queue) if queue else None
+        return QueuedPod(name, target, workload)
+
+
+def local_queue_name(namespace: str, name: str) -> QuotaName:
+    """The node of a LocalQueue."""
+    return QuotaName(QuotaLevel.LOCAL_QUEUE, f"{namespace}/{name}")
+
+
+def cluster_queue_name(name: str) -> QuotaName:
+    """The node of a ClusterQueue."""
+    return QuotaName(QuotaLevel.CLUSTER_QUEUE, name)
+
+
+def kueue_tree(
+    kueue: KueueObjects,
+    held: Iterable[tuple[Pod, Amounts]] = (),
+    driver: Mapping[str, Amounts] | None = None,
+) -> QuotaTree:
+    """The tree of all queues.
+
+    ``held`` is what pods hold by the ledger, ``driver`` what pods use by their UID on the node,
+    None if nobody was asked. What a pod of no queue holds is in no node.
+    """
+    pods = PodsInQueues(kueue)
+    own_held: dict[QuotaName, dict[str, list[Amounts]]] = {}
+    own_driver: dict[QuotaName, dict[str, list[Amounts]]] = {}
+    for pod, amounts in held:
+        found = pods.of(pod)
+        if found is None:
+            continue
+        name = _node_of(found)
+        flavor = flavor_of(found.workload)
+        own_held.setdefault(name, {}).setdefault(flavor, []).append(amounts)
+        used = None if driver is None else driver.get(pod.kubelet_uid)
+        if used is not None:
+            own_driver.setdefault(name, {}).setdefault(flavor, []).append(used)
+    waiting: dict[QuotaName, list[Amounts]] = {}
+    for workload in kueue.workloads:
+        if workload.waits:
+            name = local_queue_name(workload.namespace, workload.queue)
+            waiting.setdefault(name, []).append(kueue.requested(workload))
+    return QuotaTree(
+        QuotaNode(
+            node.name,
+            node.parent,
+            node.declared,
+            node.used,
+            node.borrowed,
+            {flavor: plus(*each) for flavor, each in own_held.get(node.name, {}).items()},
+            None
+            if node.name not in own_driver
+            else {flavor: plus(*each) for flavor, each in own_driver[node.name].items()},
+            plus(*waiting.get(node.name, ())),
+            len(waiting.get(node.name, ())),
+        )
+        for node in _nodes(kueue, {*own_held, *waiting})
+    )
+
+
+def flavor_of(workload: QueuedWorkload | None) -> str:
+    """The flavor of a workload that has quota of one only; "" if it is unknown."""
+    flavors = {key.flavor for key in workload.reserved} if workload is not None else set()
+    return flavors.pop() if len(flavors) == 1 else ""
+
+
+def _node_of(pod: QueuedPod) -> QuotaName:
+    return pod.local_queue or cluster_queue_name(pod.cluster_queue)
+
+
+def _nodes(kueue: KueueObjects, named: Iterable[QuotaName]) -> Iterable[QuotaNode]:
+    """The declared nodes, and those that are only named: cohorts by queues, queues by pods."""
+    cohorts = {each.name: each for each in kueue.cohorts}
+    names = {each.cohort for each in kueue.cluster_queues}
+    names |= {each.parent for each in kueue.cohorts}
+    for name in sorted({*cohorts, *names} - {""}):
+        cohort = cohorts.get(name, Cohort(name))
+        above = QuotaName(QuotaLevel.COHORT, cohort.parent) if cohort.parent else None
+        yield QuotaNode(QuotaName(QuotaLevel.COHORT, name), above, cohort.quotas)
+    for queue in kueue.cluster_queues:
+        above = QuotaName(QuotaLevel.COHORT, queue.cohort) if queue.cohort else None
+        yield QuotaNode(
+            cluster_queue_name(queue.name),
+            above,
+            queue.quotas,
+            {key: each.total for key, each in queue.reserved.items()},
+            {key: each.borrowed for key, each in queue.reserved.items()},
+        )
+    for local in kueue.local_queues:
+        yield QuotaNode(
+            local_queue_name(local.namespace, local.name),
+            cluster_queue_name(local.cluster_queue),
+            used={key: each.total for key, each in local.reserved.items()},
+        )
+    known = {cluster_queue_name(each.name) for each in kueue.cluster_queues}
+    known |= {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
+    for unknown in sorted(set(named) - known):
+        yield QuotaNode(unknown)

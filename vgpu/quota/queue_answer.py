@@ -1,0 +1,317 @@
+"""Why a workload of Kueue has no quota: which limit refuses it, at which level of the tree; pure.
+
+Where quota is the only obstacle, the level that is named has less free than the workload requests,
+or its limit is less than that:
+
+    NEVER_FITS   in every flavor some resource has: limit < requested
+    NO_QUOTA     in every flavor some resource has: free < requested
+
+A flavor is compared as a whole, since Kueue takes the resources of one group from one flavor. Of
+the flavors the one that lacks least is named. Kueue's own message is quoted beside it, and decides
+nothing: without the gate UnadmittedWorkloadsObservability it has one reason for everything.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.errors import one_line
+from vgpu.kube.kueue_kinds import (
+    ADMITTED,
+    EVICTED,
+    PREEMPTED,
+    QUOTA_RESERVED,
+    ClusterQueue,
+    LocalQueue,
+    QueuedWorkload,
+)
+from vgpu.model.declared_quota import QuotaResource
+from vgpu.model.reasons import Explained
+from vgpu.quota.kueue_tree import KueueObjects, cluster_queue_name
+from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaTree
+
+MOST_HOLDERS: Final = 5
+
+_STRICT: Final = "StrictFIFO"
+
+
+class QueueReason(Explained):
+    """Why Kueue has not admitted a workload; ``explanation`` is the sentence for people."""
+
+    NO_QUEUE = "queue_missing", "the queue of the workload does not exist"
+    STOPPED = "queue_stopped", "the queue of the workload admits nothing"
+    INACTIVE = "workload_inactive", "the workload is switched off (spec.active)"
+    NOT_COVERED = (
+        "queue_without_resource",
+        "the queue of the workload has no quota of a resource that the workload requests",
+    )
+    NEVER_FITS = (
+        "queue_never_fits",
+        "the workload requests more than its queue can ever have",
+    )
+    NO_QUOTA = "queue_full", "the queue of the workload has too little quota left"
+    BEHIND = (
+        "queue_behind",
+        "the queue is strict, and a workload that is before this one does not fit",
+    )
+    NOT_ADMITTED = (
+        "workload_not_admitted",
+        "the workload has quota, and Kueue has not admitted it: an admission check may wait",
+    )
+    OTHER = "workload_pending", "the quota suffices, and Kueue has not reserved it"
+
+
+class QueueAnswer(msgspec.Struct, frozen=True):
+    """Why a workload waits.
+
+    Attributes:
+        reason: the code; None of a workload that is admitted or has ended.
+        detail: the limit that refuses, with its amounts; "" if none does.
+        level: the node of the tree at which the limit is; None if none refuses.
+        resource: the resource that is refused.
+        texts: what shows it, as sentences.
+    """
+
+    reason: QueueReason | None
+    detail: str = ""
+    level: QuotaName | None = None
+    resource: QuotaResource | None = None
+    texts: tuple[str, ...] = ()
+
+
+class _Shortage(msgspec.Struct, frozen=True):
+    """A resource that a level refuses: ``most`` is its limit or what is free."""
+
+    key: QuotaResource
+    level: QuotaName
+    most: int
+    requested: int
+
+
+def queue_answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> QueueAnswer:
+    """Why the workload waits."""
+    answer = _answer(kueue, tree, workload)
+    texts = (*_about(kueue, workload), *answer.texts, *_history(kueue, workload))
+    return msgspec.structs.replace(answer, texts=texts)
+
+
+def _answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> QueueAnswer:
+    if workload.has_finished or workload.is_true(ADMITTED):
+        return QueueAnswer(None)
+    if not workload.is_active:
+        return QueueAnswer(QueueReason.INACTIVE)
+    if workload.admitted_by:
+        return QueueAnswer(QueueReason.NOT_ADMITTED, _message(workload, ADMITTED))
+    local = local_queue_of(kueue, workload)
+    queue = None if local is None else cluster_queue_of(kueue, local)
+    if local is None or queue is None:
+        missing = (
+            f"LocalQueue {workload.namespace}/{workload.queue}"
+            if local is None
+            else f"ClusterQueue {local.cluster_queue}"
+        )
+        return QueueAnswer(QueueReason.NO_QUEUE, f"{missing} does not exist")
+    return _stopped(local, queue) or _by_quota(kueue, tree, workload, queue)
+
+
+def _stopped(local: LocalQueue, queue: ClusterQueue) -> QueueAnswer | None:
+    """The answer of queues of which one admits nothing."""
+    for kind, name, why in (
+        ("ClusterQueue", queue.name, _policy(queue.stop_policy) or queue.inactive),
+        ("LocalQueue", local.name, _policy(local.stop_policy) or local.inactive),
+    ):
+        if why:
+            return QueueAnswer(QueueReason.STOPPED, f"{kind} {name}: {why}")
+    return None
+
+
+def _policy(policy: str) -> str:
+    return f"stopPolicy {policy}" if policy not in ("", "None") else ""
+
+
+def _by_quota(
+    kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload, queue: ClusterQueue
+) -> QueueAnswer:
+    requested = {name: each for name, each in kueue.requested(workload).items() if each}
+    covered = {key.resource for key in queue.quotas}
+    lacking = sorted(requested.keys() - covered)
+    if lacking:
+        detail = f"ClusterQueue {queue.name} has no quota of {', '.join(lacking)}"
+        return QueueAnswer(QueueReason.NOT_COVERED, detail)
+    never = _least(queue, requested, lambda key: _limits(tree, queue.name, key))
+    if never is not None:
+        return _refused(kueue, tree, QueueReason.NEVER_FITS, never)
+    full = _least(queue, requested, lambda key: _rooms(tree, queue.name, key))
+    if full is not None:
+        return _refused(kueue, tree, QueueReason.NO_QUOTA, full)
+    order = kueue.order(queue.name)
+    head = next(iter(order), None)
+    if queue.strategy == _STRICT and head is not None and head.uid != workload.uid:
+        name = f"Workload {head.namespace}/{head.name}"
+        return QueueAnswer(QueueReason.BEHIND, f"{name} is first in ClusterQueue {queue.name}")
+    return QueueAnswer(QueueReason.OTHER, _message(workload, QUOTA_RESERVED))
+
+
+def _limits(tree: QuotaTree, queue: str, key: QuotaResource) -> tuple[int, QuotaName]:
+    return min((each.limit, each.name) for each in tree.levels(cluster_queue_name(queue), key))
+
+
+def _rooms(tree: QuotaTree, queue: str, key: QuotaResource) -> tuple[int, QuotaName]:
+    return min((each.free, each.name) for each in tree.levels(cluster_queue_name(queue), key))
+
+
+_Most = Callable[[QuotaResource], tuple[int, QuotaName]]
+"""What a queue may have at most of a resource, and at which level."""
+
+
+def _least(queue: ClusterQueue, requested: Mapping[str, int], most_of: _Most) -> _Shortage | None:
+    """What refuses the workload in every flavor, of the flavor that lacks least; else None."""
+    for resources in _groups(queue, requested):
+        flavors = {key.flavor for key in queue.quotas if key.resource in resources}
+        largest = [
+            max(_short(flavor, resources, requested, most_of), key=_lack, default=None)
+            for flavor in sorted(flavors)
+        ]
+        refusing = [each for each in largest if each is not None]
+        if len(refusing) == len(largest):
+            return min(refusing, key=_lack)
+    return None
+
+
+def _lack(shortage: _Shortage) -> Fraction:
+    """Which part of the request is lacking: units of resources differ."""
+    return Fraction(shortage.requested - shortage.most, shortage.requested)
+
+
+def _short(
+    flavor: str, resources: Iterable[str], requested: Mapping[str, int], most_of: _Most
+) -> Iterator[_Shortage]:
+    """The resources of which a flavor has too little."""
+    for resource in sorted(resources):
+        key = QuotaResource(flavor, resource)
+        most, level = most_of(key)
+        if most < requested[resource]:
+            yield _Shortage(key, level, most, requested[resource])
+
+
+def _groups(queue: ClusterQueue, requested: Mapping[str, int]) -> Iterator[frozenset[str]]:
+    """The requested resources that are taken from one flavor together: those of its flavors."""
+    by_flavors: dict[frozenset[str], set[str]] = {}
+    for resource in requested:
+        flavors = frozenset(key.flavor for key in queue.quotas if key.resource == resource)
+        by_flavors.setdefault(flavors, set()).add(resource)
+    return (frozenset(resources) for resources in by_flavors.values())
+
+
+def _refused(
+    kueue: KueueObjects, tree: QuotaTree, reason: QueueReason, short: _Shortage
+) -> QueueAnswer:
+    what = short.key.text
+    if reason is QueueReason.NEVER_FITS:
+        detail = f"{short.requested} {what} requested, at most {short.most} at {short.level.text}"
+        return QueueAnswer(reason, detail, short.level, short.key)
+    detail = (
+        f"{short.requested} {what} requested, {max(0, short.most)} free at {short.level.text}:"
+        f" {short.requested - short.most} more needed"
+    )
+    texts = tuple(_holders(kueue, tree, short.level, short.key))
+    return QueueAnswer(reason, detail, short.level, short.key, texts)
+
+
+def _holders(
+    kueue: KueueObjects, tree: QuotaTree, level: QuotaName, key: QuotaResource
+) -> Iterator[str]:
+    """The largest holders at a level; with the others they are what its queues use, as counted."""
+    queues = {node.name for node in tree.below(level)}
+    counted = sum(
+        tree.nodes[name].used.get(key, 0)
+        for name in queues
+        if name.level is QuotaLevel.CLUSTER_QUEUE
+    )
+    holders = sorted(
+        (-amount, f"{each.namespace}/{each.name}")
+        for each in kueue.workloads
+        if not each.has_finished
+        and cluster_queue_name(each.admitted_by) in queues
+        and (amount := each.reserved.get(key, 0))
+    )
+    if not counted and not holders:
+        return
+    kept = counted - tree.drawn(level, key)
+    of_own = f"; {kept} of it are of quota that its queues keep for themselves" if kept else ""
+    yield f"{level.text}: {counted} {key.text} in use, as Kueue counts{of_own}"
+    shown = holders[:MOST_HOLDERS]
+    for amount, name in shown:
+        yield f"{-amount} of it by Workload {name}"
+    others = counted + sum(amount for amount, _ in shown)
+    if others:
+        yield f"{others} of it by others"
+
+
+def _about(kueue: KueueObjects, workload: QueuedWorkload) -> Iterator[str]:
+    """The workload, its queues and its place there."""
+    name = f"Workload {workload.namespace}/{workload.name}"
+    local = local_queue_of(kueue, workload)
+    queue = workload.admitted_by or (local.cluster_queue if local is not None else "")
+    where = f"LocalQueue {workload.namespace}/{workload.queue}"
+    if queue:
+        where += f" of ClusterQueue {queue}"
+    yield f"{name} is in {where}"
+    requested = (f"{each} {name}" for name, each in sorted(kueue.requested(workload).items()))
+    yield f"{name} requests {', '.join(requested) or 'nothing'}, as Kueue counts"
+    order = kueue.order(queue) if workload.waits else ()
+    place = next((n for n, each in enumerate(order, 1) if each.uid == workload.uid), None)
+    if place is not None:
+        yield f"{name} is number {place} of {len(order)} that wait for ClusterQueue {queue}"
+    message = _message(workload, QUOTA_RESERVED)
+    if message and not workload.is_true(QUOTA_RESERVED):
+        yield f"Kueue about {name}: {message}"
+
+
+def _history(kueue: KueueObjects, workload: QueuedWorkload) -> Iterator[str]:
+    """Evictions, which the conditions keep after they are over."""
+    for kind in (EVICTED, PREEMPTED):
+        condition = workload.conditions.get(kind)
+        if condition is None or not condition.is_true:
+            continue
+        message = one_line(condition.message)
+        if kind == PREEMPTED:
+            yield _preempted(kueue, workload, condition.reason, message)
+        elif condition.reason != PREEMPTED:
+            yield f"the workload was evicted: {condition.reason}: {message}"
+
+
+_PREEMPTIONS: Final[Mapping[str, str]] = {
+    "InClusterQueue": "in the same ClusterQueue",
+    "InCohortReclamation": "to reclaim the quota of a queue of its cohort",
+    "InCohortFairSharing": "for fair sharing in its cohort",
+    "InCohortReclaimWhileBorrowing": "to reclaim quota of its cohort while borrowing",
+}
+
+
+def _preempted(kueue: KueueObjects, workload: QueuedWorkload, reason: str, message: str) -> str:
+    """Who preempted it: Kueue names the UID, which is a name for whoever may read that workload."""
+    by = next((each for each in kueue.workloads if each.uid and each.uid in message), None)
+    who = "another workload" if by is None else f"Workload {by.namespace}/{by.name}"
+    why = _PREEMPTIONS.get(reason, reason)
+    return f"Workload {workload.namespace}/{workload.name} was preempted by {who} {why}"
+
+
+def _message(workload: QueuedWorkload, kind: str) -> str:
+    condition = workload.conditions.get(kind)
+    return one_line(condition.message) if condition is not None else ""
+
+
+def local_queue_of(kueue: KueueObjects, workload: QueuedWorkload) -> LocalQueue | None:
+    """The LocalQueue of the workload, if it exists."""
+    wanted = workload.namespace, workload.queue
+    named = (each for each in kueue.local_queues if (each.namespace, each.name) == wanted)
+    return next(named, None)
+
+
+def cluster_queue_of(kueue: KueueObjects, local: LocalQueue) -> ClusterQueue | None:
+    """The ClusterQueue of the LocalQueue, if it exists."""
+    named = (each for each in kueue.cluster_queues if each.name == local.cluster_queue)
+    return next(named, None)

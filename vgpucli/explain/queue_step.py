@@ -1,0 +1,42 @@
+"""The step of a pod or a workload at which its queue has quota for it. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import structs
+
+from vgpu.quota.queue_answer import QueueAnswer, QueueReason
+from vgpucli.explain.model import ExplainedStep, Explanation, WayStep
+from vgpucli.explain.sentences import concluded
+from vgpucli.explain.step_values import failed, passed
+
+_ADVICE: Final[Mapping[QueueReason, str]] = {
+    QueueReason.NO_QUEUE: "correct the label kueue.x-k8s.io/queue-name, or create the queue",
+    QueueReason.STOPPED: "kubectl describe clusterqueue and localqueue show who has stopped the"
+    " queue, or what it refers to and is not there",
+    QueueReason.INACTIVE: "set spec.active of the Workload to true when it may run",
+    QueueReason.NOT_COVERED: "request what the ClusterQueue has quota of, or add the resource to"
+    " its resourceGroups; Kueue's transformations decide what a request counts as",
+    QueueReason.NEVER_FITS: "request less, or raise the quota that is named",
+    QueueReason.NO_QUOTA: "wait for the workloads that hold the quota, or request less; vgpu"
+    " inspect --by queue shows the tree of the quotas",
+    QueueReason.BEHIND: "wait for the first workload of the queue; vgpu explain workload of it"
+    " shows what it waits for",
+    QueueReason.NOT_ADMITTED: "kubectl describe workload shows the admission checks and their"
+    " messages",
+    QueueReason.OTHER: "kubectl describe workload shows Kueue's own message; look at Kueue's log"
+    " if it has none",
+}
+
+
+def queue_step(answer: QueueAnswer) -> ExplainedStep:
+    """The step of what waits for this reason, or waits no more."""
+    if answer.reason is None:
+        return passed(WayStep.QUOTA, *answer.texts)
+    step = failed(WayStep.QUOTA, answer.reason, *answer.texts)
+    return structs.replace(step, detail=answer.detail, advice=_ADVICE[answer.reason])
+
+
+def explain_workload(name: str, answer: QueueAnswer, now: float) -> Explanation:
+    """The explanation of a workload, which has no other step that is known."""
+    return concluded(Explanation("Workload", name, (queue_step(answer),), now))
