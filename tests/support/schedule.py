@@ -35,6 +35,7 @@ class Group(StrEnum):
     FUZZ = "fuzz"
     PLUGIN = "plugin"
     SCHEDULERS = "schedulers"
+    QUEUES = "queues"
     RELEASE = "release"
 
 

@@ -16,7 +16,7 @@ below) or KUBEBUILDER_ASSETS (etcd, kube-apiserver and kubectl, as envtest does)
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import click
 from tests.support.bed.gomodules import Recipe, ToolsMissing, find_go, pinned_version
 from tests.support.bed.toolcache import Cache, Progress
 
-__all__ = ["RECIPES", "Tool", "Tools", "ToolsMissing", "ensure", "module_folder", "newer"]
+__all__ = ["RECIPES", "Tool", "Tools", "ToolsMissing", "ensure", "kueue", "module_folder", "newer"]
 
 MODULES = Path(__file__).resolve().parent / "go"
 KUBERNETES = pinned_version(MODULES / "kube", "k8s.io/kubernetes")
@@ -74,6 +74,20 @@ def _kubernetes(folder: Path) -> Recipe:
 
 NEWER = _kubernetes(MODULES / "kube-1.36")
 """A newer Kubernetes, which only thorough tests ask for: ``newer``."""
+
+KUEUE = Recipe(
+    MODULES / "kueue",
+    "sigs.k8s.io/kueue",
+    programs=("kueue",),
+    stamps=("sigs.k8s.io/kueue/pkg/version.GitVersion={version}",),
+)
+"""Kueue, which only thorough tests ask for: ``kueue``."""
+
+KUEUE_FILES = replace(KUEUE, programs=(), stamps=(), kept=("config",))
+"""Its manifests, as a kustomization."""
+
+ON_REQUEST = (NEWER, KUEUE, KUEUE_FILES)
+"""What only thorough tests ask for, and ``make cluster-tools`` makes if a flag asks for it."""
 
 RECIPES = (
     Recipe(
@@ -150,6 +164,16 @@ def newer(tools: Tools, *, build: bool | None = None) -> Tools:
     return Tools({**tools.programs, **{name: folder / name for name in recipe.programs}})
 
 
+def kueue(*, build: bool | None = None) -> tuple[Path, Path]:
+    """Kueue's program, and the folder with its manifests.
+
+    Raises:
+        ToolsMissing: as ``ensure`` does.
+    """
+    made = _made([KUEUE, KUEUE_FILES], build, "make cluster-tools ARGS=--kueue")
+    return made[KUEUE] / "kueue", made[KUEUE_FILES] / "config"
+
+
 def module_folder(
     name: str, *, build: bool | None = None, recipes: Sequence[Recipe] = RECIPES
 ) -> Path:
@@ -210,19 +234,22 @@ def _program(variable: str, folder: Path, name: str) -> Path:
 @click.command()
 @click.option("--prune", is_flag=True, help="Delete what other versions have left in the cache.")
 @click.option("--newer", "also_newer", is_flag=True, help="Make the newer Kubernetes, too.")
-def main(prune: bool, also_newer: bool) -> None:
+@click.option("--kueue", "also_kueue", is_flag=True, help="Make Kueue, too.")
+def main(prune: bool, also_newer: bool, also_kueue: bool) -> None:
     """Make the programs of the test bed, unless they are there, and say where they are."""
     try:
         _made([recipe for recipe in RECIPES if recipe.kept], build=True)
         tools = ensure(build=True)
         if also_newer:
             newer(tools, build=True)
+        if also_kueue:
+            kueue(build=True)
     except (ToolsMissing, OSError) as error:
         raise click.ClickException(str(error)) from error
     for name, path in tools.programs.items():
         print(f"{name:24} {path}")
     if prune:
-        for folder in user_cache().prune((*RECIPES, NEWER), Progress("prune", sys.stderr)):
+        for folder in user_cache().prune((*RECIPES, *ON_REQUEST), Progress("prune", sys.stderr)):
             print(f"deleted {folder}")
 
 

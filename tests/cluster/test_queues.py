@@ -1,0 +1,69 @@
+"""Kueue's own word against ours: `vgpu inspect --by queue` after each step of a story.
+
+Kueue is built by `make cluster-tools ARGS=--kueue`. With VGPU_RECORD_QUEUES=FILE the events of the
+story are written there, as tests/golden/queues has them.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cluster.kueue import start_kueue
+from tests.cluster.queue_story import Recorder, Story, config_map, write
+from tests.support.bed import objects
+from tests.support.bed import tools as bed_tools
+from tests.support.bed.client import Refused
+from tests.support.environment import missing
+from tests.support.kueue_counts import SERIES, counted_by_kueue, differences
+from tests.support.waiting import wait_until
+from vgpucli.main import main
+
+pytestmark = pytest.mark.thorough("queues")
+
+
+@pytest.fixture(scope="module")
+def kueue(workplace, tools):
+    """Kueue in a cluster of its own."""
+    try:
+        with start_kueue(workplace, tools) as running:
+            yield running
+    except bed_tools.ToolsMissing as error:
+        missing(str(error))
+
+
+def by_queue(kueue):
+    """The document of the command against the API server."""
+    words = ["inspect", "--by", "queue", "-o", "json"]
+    result = CliRunner().invoke(main, [*words, f"--kubeconfig={kueue.cluster.kubeconfig}"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_inspect_by_queue_agrees_with_kueue_after_each_step(kueue):
+    recorder = Recorder(kueue)
+    record = [{"step": "", "events": [("ADDED", config_map(kueue))], "series": []}]
+    story = Story(kueue)
+    for step in story.steps():
+        found = []
+
+        def agrees(found=found):
+            found[:] = differences(by_queue(kueue), counted_by_kueue(recorder.objects()))
+            return not found
+
+        wait_until(agrees, f"{step}: inspect and Kueue's status are equal", context=found.__repr__)
+        series = [[*key, value] for key, value in sorted(kueue.series(*SERIES).items())]
+        record.append({"step": step, "events": recorder.take(), "series": series})
+    recorder.end()
+    if file := os.environ.get("VGPU_RECORD_QUEUES"):
+        write(Path(file), record)
+
+
+def test_without_kueue_no_pod_can_be_created_and_the_queues_are_still_shown(kueue):
+    before = by_queue(kueue)["queues"]
+    kueue.kill()
+    with pytest.raises(Refused, match="failed calling webhook"):
+        kueue.client.create(objects.pod("after", "default"))
+    assert by_queue(kueue)["queues"] == before
