@@ -180,12 +180,31 @@ def test_a_pod_with_kueues_gates_is_explained_by_its_queue_and_not_by_nodes(tmp_
     assert reasons["waits"] == "gated"
 
 
+def test_without_its_workload_a_gated_pod_names_what_was_not_read(tmp_path):
+    step = "a_plain_pod_is_admitted_and_another_waits"
+    dump = written(after(step, without={"Workload"}), tmp_path)
+    text = " ".join(run("explain", "pod", "team-a/waits", "--from", dump).split())
+    assert "scheduling gate kueue.x-k8s.io/admission, which Kueue sets and removes" in text
+    assert "the Workload of the pod was not read: kubectl get workloads" in text
+    assert "there are no Workloads in the dump" in text
+
+
 def test_borrowing_and_a_stopped_queue_are_remarks(tmp_path):
     dump = written(after("a_queue_is_drained"), tmp_path)
     lines = run("inspect", "--by", "queue", "--from", dump).splitlines()
     text = "! ClusterQueue a uses 6 of its own 4 nvidia.com/gpu of flavor t4; 2 are borrowed"
     assert any(line.startswith(text) for line in lines)
     assert any(line.startswith("! ClusterQueue b admits nothing: Stopped") for line in lines)
+
+
+def test_workloads_that_hold_quota_and_no_gpu_are_remarks(tmp_path):
+    dump = written(after("a_job_ends"), tmp_path)
+    lines = run("inspect", "--by", "queue", "--from", dump).splitlines()
+    idle = [line.split() for line in lines if line.endswith("its pods hold nothing")]
+    assert [(words[2].rpartition("-")[0], words[5]) for words in idle] == [
+        ("team-a/job-borrows", "4"),
+        ("team-c/job-head", "2"),
+    ]
 
 
 def test_only_the_queues_of_a_namespace_are_shown_with_what_is_above_them(tmp_path):

@@ -8,6 +8,7 @@ from msgspec import structs
 from vgpu.inventory import WaitingReason
 from vgpu.kube.errors import one_line
 from vgpu.placement.result import PlacementRefusal
+from vgpu.quota.kueue_tree import waits_for_kueue
 from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainReason, StepReason, WayStep
@@ -130,6 +131,11 @@ _GATE_OWNERS: Final[Mapping[str, str]] = {
 """Programs by the domain of the gates that they set."""
 
 
+_NO_WORKLOAD: Final = (
+    "the Workload of the pod was not read: kubectl get workloads,localqueues,clusterqueues,cohorts"
+)
+
+
 def _gate_text(gate: str) -> str:
     owner = _GATE_OWNERS.get(gate.partition("/")[0])
     return f"scheduling gate {gate}" + (f", which {owner} sets and removes" if owner else "")
@@ -140,7 +146,8 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
     pod, message = evidence.pod, one_line(evidence.pod.unschedulable)
     if pod.gated:
         gates = tuple(map(_gate_text, pod.gates))
-        step = waiting(WayStep.RESERVED, ExplainReason.GATED, *gates)
+        unread = () if evidence.queue is not None or not waits_for_kueue(pod) else (_NO_WORKLOAD,)
+        step = waiting(WayStep.RESERVED, ExplainReason.GATED, *gates, *unread)
         return structs.replace(step, detail="; ".join(gates))
     waits = claims_step(evidence) if evidence.by_claims else None
     is_refused = isinstance(evidence.demanded, PlacementRefusal)

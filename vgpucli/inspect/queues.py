@@ -1,6 +1,6 @@
 """``vgpu inspect --by queue``: the tree of quotas that queues have, as a table and a document."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,10 +8,14 @@ import msgspec
 
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.pod_usage import pod_accounts
+from vgpu.kube.kueue_kinds import QUOTA_RESERVED, QueuedWorkload
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
+from vgpu.model.durations import age
+from vgpu.model.objects import Pod
+from vgpu.model.units import count
 from vgpu.program.output import say
-from vgpu.quota.kueue_tree import KueueObjects, kueue_tree
+from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 from vgpu.schemes.registry import UnitBytes, registry
@@ -74,12 +78,17 @@ class QueuesDocument(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueuesView(msgspec.Struct, frozen=True):
-    """What is shown: the tree, and what names and units need."""
+    """What is shown: the tree, and what names and units need.
+
+    ``idle`` are workloads with reserved quota of GPUs whose pods hold nothing, the longest first.
+    """
 
     kueue: KueueObjects
     tree: QuotaTree
     unit_bytes: UnitBytes
     is_measured: bool = False
+    idle: tuple[QueuedWorkload, ...] = ()
+    as_of: float = 0.0
 
     def unit(self, resource: str) -> QuotaUnit:
         """The unit of a resource."""
@@ -120,8 +129,30 @@ def queues_view(
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
     tree = kueue_tree(read.kueue, held, driver)
-    view = QueuesView(read.kueue, tree, unit_bytes, measured is not None)
+    view = QueuesView(read.kueue, tree, unit_bytes, measured is not None, as_of=read.as_of)
+    if read.pods_read:
+        view = msgspec.structs.replace(view, idle=_idle(view, [pod for pod, _ in held]))
     return view, (*read.notes, *schemes.notes, *read.kueue.notes)
+
+
+def _idle(view: QueuesView, holding: Iterable[Pod]) -> tuple[QueuedWorkload, ...]:
+    """The workloads with quota of resources that the ledger knows, and without a holding."""
+    queued = (PodsInQueues(view.kueue).of(pod) for pod in holding)
+    running = {each.workload.uid for each in queued if each and each.workload}
+    idle = [
+        each
+        for each in view.kueue.workloads
+        if each.admitted_by
+        and not each.has_finished
+        and each.uid not in running
+        and any(view.unit(key.resource).amount for key, amount in each.reserved.items() if amount)
+    ]
+    return tuple(sorted(idle, key=lambda each: (_reserved_at(each), each.namespace, each.name)))
+
+
+def _reserved_at(workload: QueuedWorkload) -> float:
+    condition = workload.conditions.get(QUOTA_RESERVED)
+    return (condition.since if condition is not None else None) or 0.0
 
 
 def queues_document(
@@ -141,6 +172,8 @@ def queues_document(
         [*notes],
     )
 
+
+_MOST_IDLE: Final = 5
 
 _COLUMNS: Final = (
     "QUEUE",
@@ -208,6 +241,21 @@ def remarks(view: QueuesView) -> Iterator[str]:
             yield f"{name}: its ClusterQueue {local.cluster_queue} does not exist"
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
+    yield from _idle_texts(view)
+
+
+def _idle_texts(view: QueuesView) -> Iterator[str]:
+    """The workloads that have quota and hold nothing, with how long they have it."""
+    for each in view.idle[:_MOST_IDLE]:
+        amounts = ", ".join(
+            f"{amount} {key.text}" for key, amount in sorted(each.reserved.items()) if amount
+        )
+        since = f" for {age(view.as_of - _reserved_at(each))}" if _reserved_at(each) else ""
+        name = f"Workload {each.namespace}/{each.name}"
+        yield f"{name} has reserved {amounts}{since}, and its pods hold nothing"
+    more = len(view.idle) - _MOST_IDLE
+    if more > 0:
+        yield f"{count(more, 'further workload')} with reserved quota hold nothing"
 
 
 def borrowing_text(node: QuotaNode, key: QuotaResource) -> str:
