@@ -207,6 +207,17 @@ def test_workloads_that_hold_quota_and_no_gpu_are_remarks(tmp_path):
     ]
 
 
+def test_a_quota_of_a_resource_that_nothing_can_have_is_a_remark(tmp_path):
+    objects = json.loads(
+        json.dumps(after("declare")).replace(
+            '"name": "nvidia.com/gpu"', '"name": "nvidia.com/gpux"'
+        )
+    )
+    lines = run("inspect", "--by", "queue", "--from", written(objects, tmp_path)).splitlines()
+    unknown = [line for line in lines if "no node has it" in line]
+    assert [line.split(":")[0] for line in unknown] == ["! nvidia.com/gpux"]
+
+
 def test_only_the_queues_of_a_namespace_are_shown_with_what_is_above_them(tmp_path):
     dump = written(after("a_job_ends"), tmp_path)
     words = ("inspect", "--by", "queue", "-n", "team-c", "-o", "json", "--from", dump)

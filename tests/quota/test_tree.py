@@ -118,6 +118,35 @@ def test_another_obstacle_is_named_before_the_quota(kueue, gpus):
     assert answer(waits, cluster_queues=(other,)).reason is QueueReason.NOT_COVERED
 
 
+REPORTED = [
+    ("Workload namespace doesn't match ClusterQueue selector", "Pending", "OTHER_NAMESPACE"),
+    ("untolerated taint {gpu} in flavor t4", "Pending", "NO_FLAVOR"),
+    ("flavor t4 doesn't match node affinity", "Pending", "NO_FLAVOR"),
+    ("no flavor", "NoMatchingFlavor", "NO_FLAVOR"),
+    ("waits", "WaitingForPodsReady", "PODS_NOT_READY"),
+    (
+        "waiting for all admitted workloads to be in PodsReady condition",
+        "Waiting",
+        "PODS_NOT_READY",
+    ),
+    ("Exceeded the PodsReady timeout team/asks", "Pending", "OTHER"),
+    ("insufficient unused quota for x in flavor t4, 1 more needed", "Pending", "NO_QUOTA"),
+    ("insufficient quota for x in flavor t4 (1) > maximum capacity (0)", "Pending", "NEVER_FITS"),
+    ("untolerated taint {gpu} in flavor t4, insufficient unused quota", "Pending", "NO_QUOTA"),
+    ("anything else", "Pending", "OTHER"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason", "expected"), REPORTED)
+def test_where_the_quota_suffices_kueues_own_words_name_the_obstacle(message, reason, expected):
+    pending = {"QuotaReserved": WorkloadCondition("QuotaReserved", False, reason, message)}
+    queue = ClusterQueue("a", quotas={KEY: DeclaredQuota(9)})
+    waits = asking("a", 1, conditions=pending)
+    kueue = KueueObjects((queue,), (LocalQueue("team", "a", "a"),), workloads=(waits,))
+    answer = queue_answer(kueue, kueue_tree(kueue), waits)
+    assert (answer.reason, answer.detail) == (QueueReason[expected], message)
+
+
 def _fields(kueue):
     return {name: getattr(kueue, name) for name in kueue.__struct_fields__}
 

@@ -7,8 +7,8 @@ or its limit is less than that:
     NO_QUOTA     in every flavor some resource has: free < requested
 
 A flavor is compared as a whole, since Kueue takes the resources of one group from one flavor. Of
-the flavors the one that lacks least is named. Kueue's own message is quoted beside it, and decides
-nothing: without the gate UnadmittedWorkloadsObservability it has one reason for everything.
+the flavors the one that lacks least is named. Kueue's own message is quoted beside it. It decides
+where it names another obstacle than quota, and where the tree shows no shortage.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +60,45 @@ class QueueReason(Explained):
         "workload_not_admitted",
         "the workload has quota, and Kueue has not admitted it: an admission check may wait",
     )
+    OTHER_NAMESPACE = (
+        "queue_other_namespace",
+        "the namespaceSelector of the ClusterQueue does not match the namespace of the workload",
+    )
+    NO_FLAVOR = (
+        "queue_no_flavor",
+        "no flavor of the queue fits the workload: taints or node labels keep it away",
+    )
+    PODS_NOT_READY = (
+        "queue_waits_for_pods",
+        "Kueue admits nothing before the pods of admitted workloads are ready (waitForPodsReady)",
+    )
     OTHER = "workload_pending", "the quota suffices, and Kueue has not reserved it"
+
+
+_INSUFFICIENT: Final = "insufficient "
+
+_TEXTS: Final[Mapping[str, QueueReason]] = {
+    "doesn't match ClusterQueue selector": QueueReason.OTHER_NAMESPACE,
+    "to be in PodsReady condition": QueueReason.PODS_NOT_READY,
+    "untolerated taint": QueueReason.NO_FLAVOR,
+    "doesn't match node affinity": QueueReason.NO_FLAVOR,
+}
+"""Obstacles other than quota, by a part of the message of QuotaReserved (Kueue v0.17.0,
+``pkg/scheduler/scheduler.go`` and ``flavorassigner``)."""
+
+_QUOTA_TEXTS: Final[Mapping[str, QueueReason]] = {
+    "> maximum capacity": QueueReason.NEVER_FITS,
+    "insufficient unused quota": QueueReason.NO_QUOTA,
+}
+"""The same of quota, where the tree shows no shortage: a part of it may not have been read."""
+
+_REASONS: Final[Mapping[str, QueueReason]] = {
+    "ExceedsMaxQuota": QueueReason.NEVER_FITS,
+    "WaitingForQuota": QueueReason.NO_QUOTA,
+    "NoMatchingFlavor": QueueReason.NO_FLAVOR,
+    "WaitingForPodsReady": QueueReason.PODS_NOT_READY,
+}
+"""Reasons of QuotaReserved with the gate UnadmittedWorkloadsObservability, from Kueue 0.18 on."""
 
 
 class QueueAnswer(msgspec.Struct, frozen=True):
@@ -134,6 +172,9 @@ def _policy(policy: str) -> str:
 def _by_quota(
     kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload, queue: ClusterQueue
 ) -> QueueAnswer:
+    reported = _reported(workload)
+    if reported not in (None, QueueReason.NEVER_FITS, QueueReason.NO_QUOTA):
+        return QueueAnswer(reported, _message(workload, QUOTA_RESERVED))
     requested = {name: each for name, each in kueue.requested(workload).items() if each}
     covered = {key.resource for key in queue.quotas}
     lacking = sorted(requested.keys() - covered)
@@ -151,7 +192,19 @@ def _by_quota(
     if queue.strategy == _STRICT and head is not None and head.uid != workload.uid:
         name = f"Workload {head.namespace}/{head.name}"
         return QueueAnswer(QueueReason.BEHIND, f"{name} is first in ClusterQueue {queue.name}")
-    return QueueAnswer(QueueReason.OTHER, _message(workload, QUOTA_RESERVED))
+    return QueueAnswer(reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED))
+
+
+def _reported(workload: QueuedWorkload) -> QueueReason | None:
+    """What Kueue's own reason or message names; None without one that is known."""
+    condition = workload.conditions.get(QUOTA_RESERVED)
+    if condition is None or condition.is_true:
+        return None
+    if condition.reason in _REASONS:
+        return _REASONS[condition.reason]
+    message = condition.message
+    texts = _QUOTA_TEXTS if _INSUFFICIENT in message else _TEXTS
+    return next((reason for text, reason in texts.items() if text in message), None)
 
 
 def _limits(tree: QuotaTree, queue: str, key: QuotaResource) -> tuple[int, QuotaName]:

@@ -24,6 +24,11 @@ _ADVICE: Final[Mapping[QueueReason, str]] = {
     " shows what it waits for",
     QueueReason.NOT_ADMITTED: "kubectl describe workload shows the admission checks and their"
     " messages",
+    QueueReason.OTHER_NAMESPACE: "use a queue of this namespace, or correct the namespaceSelector",
+    QueueReason.NO_FLAVOR: "correct the tolerations or the node selector of the pods, or the"
+    " ResourceFlavor that is named",
+    QueueReason.PODS_NOT_READY: "look at the workloads that are admitted and not ready; vgpu"
+    " inspect --by queue names those that hold nothing",
     QueueReason.OTHER: "kubectl describe workload shows Kueue's own message; look at Kueue's log"
     " if it has none",
 }

@@ -1,6 +1,6 @@
 """``vgpu inspect --by queue``: the tree of quotas that queues have, as a table and a document."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,6 +9,7 @@ import msgspec
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.kube.kueue_kinds import QUOTA_RESERVED, QueuedWorkload
+from vgpu.kube.quantities import is_extended
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.durations import age
@@ -80,7 +81,8 @@ class QueuesDocument(msgspec.Struct, frozen=True, rename="camel"):
 class QueuesView(msgspec.Struct, frozen=True):
     """What is shown: the tree, and what names and units need.
 
-    ``idle`` are workloads with reserved quota of GPUs whose pods hold nothing, the longest first.
+    ``idle`` are workloads with reserved quota of GPUs whose pods hold nothing, the longest first;
+    ``unknown`` are resources of quotas that no node has and no transformation makes.
     """
 
     kueue: KueueObjects
@@ -88,6 +90,7 @@ class QueuesView(msgspec.Struct, frozen=True):
     unit_bytes: UnitBytes
     is_measured: bool = False
     idle: tuple[QueuedWorkload, ...] = ()
+    unknown: tuple[str, ...] = ()
     as_of: float = 0.0
 
     def unit(self, resource: str) -> QuotaUnit:
@@ -132,7 +135,26 @@ def queues_view(
     view = QueuesView(read.kueue, tree, unit_bytes, measured is not None, as_of=read.as_of)
     if read.pods_read:
         view = msgspec.structs.replace(view, idle=_idle(view, [pod for pod, _ in held]))
+    if nodes and not read.kueue.config.problem:
+        advertised = frozenset(name for node in nodes for name in node.advertised)
+        view = msgspec.structs.replace(view, unknown=_unknown(view, advertised))
     return view, (*read.notes, *schemes.notes, *read.kueue.notes)
+
+
+def _unknown(view: QueuesView, advertised: Collection[str]) -> tuple[str, ...]:
+    """The extended resources of quotas of which no pod can ever count anything that runs.
+
+    What a scheduler alone counts, such as HAMi's memory, no node advertises either.
+    """
+    names = {key.resource for queue in view.kueue.cluster_queues for key in queue.quotas}
+    made = {name for each in view.kueue.config.transformations.values() for name in each.outputs}
+    return tuple(
+        sorted(
+            name
+            for name in names - made - set(advertised)
+            if is_extended(name) and not view.unit(name).amount
+        )
+    )
 
 
 def _idle(view: QueuesView, holding: Iterable[Pod]) -> tuple[QueuedWorkload, ...]:
@@ -242,6 +264,8 @@ def remarks(view: QueuesView) -> Iterator[str]:
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
     yield from _idle_texts(view)
+    for name in view.unknown:
+        yield f"{name}: a quota names it, no node has it, and no transformation of Kueue makes it"
 
 
 def _idle_texts(view: QueuesView) -> Iterator[str]:
