@@ -13,6 +13,7 @@ import json
 import lzma
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,7 @@ class Story:
         self._run("team-c", "runs")
         self._job("head", "team-c", pods=2, memory=4000)
         self._until_pending("team-c", "head", "more needed")
+        self._until_older("team-c", "head")
         self._job("behind", "team-c", pods=1, memory=1000)
         wait_until(lambda: self._workload("team-c", "behind"), "it has a Workload")
 
@@ -433,6 +435,14 @@ class Story:
             return not pods
 
         wait_until(gone, f"{job}: its pods go", failures=(Refused,))
+
+    def _until_older(self, namespace: str, job: str) -> None:
+        """Until a workload of now would be younger: Kueue orders by seconds."""
+        workload = self._workload(namespace, job) or {}
+        created = datetime.fromisoformat(workload["metadata"]["creationTimestamp"])
+        wait_until(
+            lambda: (datetime.now(UTC) - created).total_seconds() > 1, f"{job} is older than others"
+        )
 
     def _gates(self, namespace: str, name: str) -> list[str]:
         pod = self.client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")

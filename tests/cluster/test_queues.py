@@ -34,12 +34,33 @@ def kueue(workplace, tools):
         missing(str(error))
 
 
-def by_queue(kueue):
-    """The document of the command against the API server."""
-    words = ["inspect", "--by", "queue", "-o", "json"]
-    result = CliRunner().invoke(main, [*words, f"--kubeconfig={kueue.cluster.kubeconfig}"])
+EXPLAINED = {
+    "a_plain_pod_is_admitted_and_another_waits": ("pod", "team-a/waits", "queue_full"),
+    "a_job_never_fits": ("workload", "team-a/never", "queue_never_fits"),
+    "a_queue_is_drained": ("workload", "team-b/reclaims", "queue_stopped"),
+    "a_strict_queue_has_a_head_that_does_not_fit": ("workload", "team-c/behind", "queue_behind"),
+}
+"""What waits after a step, and why."""
+
+
+def answer_of(kueue, *words):
+    """The document of a command against the API server."""
+    flags = ("-o", "json", f"--kubeconfig={kueue.cluster.kubeconfig}")
+    result = CliRunner().invoke(main, [*words, *flags])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def by_queue(kueue):
+    """The document of the queues."""
+    return answer_of(kueue, "inspect", "--by", "queue")
+
+
+def reason_of(kueue, kind, name):
+    """The reason of step ``quota``."""
+    steps = answer_of(kueue, "explain", kind, name)["steps"]
+    (quota,) = (each for each in steps if each["step"] == "quota")
+    return quota["reasons"][0]["code"]
 
 
 def test_inspect_by_queue_agrees_with_kueue_after_each_step(kueue):
@@ -54,6 +75,9 @@ def test_inspect_by_queue_agrees_with_kueue_after_each_step(kueue):
             return not found
 
         wait_until(agrees, f"{step}: inspect and Kueue's status are equal", context=found.__repr__)
+        if step in EXPLAINED:
+            kind, name, code = EXPLAINED[step]
+            assert reason_of(kueue, kind, name) == code
         series = [[*key, value] for key, value in sorted(kueue.series(*SERIES).items())]
         record.append({"step": step, "events": recorder.take(), "series": series})
     recorder.end()

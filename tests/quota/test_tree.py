@@ -163,6 +163,20 @@ def test_behind_the_head_of_a_strict_queue_a_workload_waits_although_it_fits():
     assert "Workload team/behind is number 2 of 2 that wait for ClusterQueue c" in answer.texts
 
 
+def test_workloads_of_one_second_are_ordered_by_uid_and_some_by_their_eviction():
+    timeout = WorkloadCondition("Evicted", True, "PodsReadyTimeout", since=9.0)
+    waiting = (
+        asking("c", 1, "z", created_at=5.0),
+        asking("c", 1, "b", created_at=5.0),
+        asking("c", 1, "a", created_at=1.0, conditions={"Evicted": timeout}),
+        asking("c", 1, "old", created_at=2.0),
+        asking("c", 1, "first", created_at=8.0, priority=7),
+        asking("c", 1, "off", is_active=False),
+    )
+    kueue = KueueObjects(local_queues=(LocalQueue("team", "c", "c"),), workloads=waiting)
+    assert [each.uid for each in kueue.order("c")] == ["first", "old", "b", "z", "a"]
+
+
 def test_the_five_largest_holders_and_the_others_are_what_the_queue_uses():
     queue = ClusterQueue("a", quotas={KEY: DeclaredQuota(40)}, reserved={KEY: Reserved(36)})
     holders = [

@@ -13,7 +13,11 @@ Counted = dict[tuple[str, str, str, str], tuple[int, int | None]]
 
 
 def counted_by_kueue(objects) -> tuple[Counted, dict[tuple[str, str], int]]:
-    """What its status has of each queue, and the number of workloads that wait there."""
+    """What its status has of each queue, and the number of workloads that wait in ClusterQueues.
+
+    Kueue does not count those of LocalQueues again when a workload comes back from an attempt to
+    admit it: their number can stay too small.
+    """
     counted: Counted = {}
     pending = {}
     for obj in objects:
@@ -22,7 +26,8 @@ def counted_by_kueue(objects) -> tuple[Counted, dict[tuple[str, str], int]]:
             continue
         meta, status = obj["metadata"], obj.get("status", {})
         name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-        pending[kind, name] = status.get("pendingWorkloads", 0)
+        if kind == "ClusterQueue":
+            pending[kind, name] = status.get("pendingWorkloads", 0)
         for flavor in status.get("flavorsReservation", ()):
             for each in flavor["resources"]:
                 borrowed = whole(str(each["borrowed"])) if "borrowed" in each else None

@@ -64,8 +64,8 @@ class KueueObjects(msgspec.Struct, frozen=True):
     def order(self, cluster_queue: str) -> tuple[QueuedWorkload, ...]:
         """The workloads that wait for a ClusterQueue, the first in line first.
 
-        By priority, then by age, as Kueue orders them (``pkg/cache/queue/cluster_queue.go``); a
-        workload that was evicted is as old as its eviction.
+        By priority, then by age in seconds, then by UID, as Kueue orders them
+        (``pkg/cache/queue/cluster_queue.go``).
         """
         queues = {
             (each.namespace, each.name)
@@ -79,7 +79,7 @@ class KueueObjects(msgspec.Struct, frozen=True):
                     for each in self.workloads
                     if each.waits and (each.namespace, each.queue) in queues
                 ),
-                key=lambda each: (-each.priority, _queued_at(each), each.namespace, each.name),
+                key=lambda each: (-each.priority, _queued_at(each), each.uid),
             )
         )
 
