@@ -151,7 +151,8 @@ def the_extender_binds_as_many_pods_as_there_is_room_for(cluster, shown):
             bound = 0
             while bound <= free.fits:
                 ref = PodRef(f"uid-more-{bound}", pod.ref.namespace, f"more-{bound}")
-                more = served.api.store(structs.replace(pod, ref=ref))
+                # What a user has written there would be no reservation.
+                more = served.api.store(structs.replace(pod, ref=ref, annotations={}))
                 names = offered.open_to(offered.wanted)
                 nodes, _ = served.filter(more, names) if names else ([], {})
                 if not nodes:
@@ -255,14 +256,20 @@ def test_a_pod_of_nvidias_plugin_stands_in_no_way_where_hamis_resource_has_anoth
     )
 
 
-def test_a_quota_counts_the_request_on_a_node_whose_register_cannot_be_read():
-    """Where the annotations name another node, in every answer."""
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        {"volcano.sh/vgpu-node": "n2", "volcano.sh/vgpu-ids-new": WHOLE},  # of another node
+        {"volcano.sh/vgpu-ids-new": "GPU-0,NVIDIA,16384,0:GPU-1,NVIDIA,16384,0:;"},  # too much
+    ],
+)
+def test_quotas_count_alike_on_a_node_whose_register_cannot_be_read(claimed):
     node = structs.replace(NODES["volcano"], annotations={"volcano.sh/node-vgpu-register": "x:"})
     moved = Pod(
         PodRef("uid", "ns", "moved"),
         node="n1",
-        annotations={"volcano.sh/vgpu-node": "n2", "volcano.sh/vgpu-ids-new": WHOLE},
-        containers=(Container("main", limits("volcano", 1, 2)),),
+        annotations=claimed,
+        containers=(Container("main", limits("volcano", 1, 1)),),
         phase="Running",
     )
     quotas_count_alike_for_the_scheduler_the_reconciler_and_inspect(

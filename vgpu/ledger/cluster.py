@@ -120,12 +120,12 @@ def node_ledger(
 def _ledger(
     node: Node,
     pods: Sequence[_Read],
-    codecs: Iterable[SchemeCodec],
+    codecs: Sequence[SchemeCodec],
     unhealthy: str = "",
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
     registrations, unreadable = registered(node, codecs)
-    pods = _sized(node, pods, registrations)
+    pods = _sized(node, pods, registrations, codecs)
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
         statement for pod, reading in pods for statement in on_gpus(pod, reading.statements, uuids)
@@ -173,15 +173,17 @@ def _sized(
     node: Node,
     pods: Sequence[_Read],
     registrations: Sequence[tuple[SchemeCodec, tuple[Device, ...]]],
+    all_codecs: Sequence[SchemeCodec],
 ) -> Sequence[_Read]:
     """The pods; those whose claims depend on the GPUs of the node are read again with these.
+
+    The ``registrations`` are those that can be read; ``all_codecs`` are also the others.
 
     They are reservations of pods that are not bound, and claims of another size than requested.
     """
     doubtful = [_depends_on_node(pod, reading) for pod, reading in pods]
     if not any(doubtful):
         return pods
-    all_codecs = [codec for codec, _ in registrations]
     has_gpus = any(gpus and codec.advertised for codec, gpus in registrations)
     own = [codec for codec, gpus in registrations if gpus or not codec.advertised]
     devices = {
