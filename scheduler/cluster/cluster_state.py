@@ -24,7 +24,7 @@ from vgpu.model.objects import (
     holds_devices,
 )
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import foreign_reservation, scheme_of
+from vgpu.placement.node_view import foreign_reservation, is_of_other_plugin, scheme_of
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.usage import PodUsage, counted_usage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
@@ -377,6 +377,8 @@ class ClusterState:
             here = devices if scheme is own else _NO_DEVICES
             advertised = None if node is None else node.advertised
             counted = counted_claim(pod, scheme.codec, here, advertised)
+            if node is not None and is_of_other_plugin(scheme, pod, node, counted):
+                continue
             if counted.basis is Basis.NAMED:
                 return counted_usage(pod, scheme.codec, counted, here, model)
             if counted.claim is not None and scheme is own:

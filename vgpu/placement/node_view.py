@@ -342,7 +342,7 @@ def held_by(
     ``elsewhere`` is what it claims in other systems than the node's.
     """
     counted = counted_claim(pod, scheme.codec, devices, node.advertised)
-    if counted.missing and _is_of_other_plugin(scheme, pod, node, counted):
+    if counted.missing and is_of_other_plugin(scheme, pod, node, counted):
         counted = NOTHING
     shares = () if counted.claim is None else peak_shares(pod, counted.claim)
     groups = scheme.wishes(pod).groups if shares else ()
@@ -356,7 +356,7 @@ def held_by(
     return HeldByPod(shares + of_others, groups, pod_without_gpu(pod, counted), claimed)
 
 
-def _is_of_other_plugin(
+def is_of_other_plugin(
     scheme: SchedulerScheme, pod: Pod, node: Node, counted: CountedClaim
 ) -> bool:
     """Whether a pod without a claim has its devices of another plugin, whose names are the same."""
