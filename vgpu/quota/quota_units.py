@@ -16,8 +16,7 @@ from vgpu.kube.kueue_kinds import CPU
 from vgpu.model.units import MIB, MILLI_PER_PERCENT
 from vgpu.quota.kueue_config import KueueConfig
 from vgpu.quota.resources import CORES, GPUS, MEMORY
-from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
-from vgpu.schemes.registry import UnitBytes
+from vgpu.schemes.registry import UnitBytes, names_of
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 
@@ -63,13 +62,14 @@ def quota_unit(resource: str, config: KueueConfig, unit_bytes: UnitBytes) -> Quo
 
 def _direct(resource: str, unit_bytes: UnitBytes) -> QuotaUnit:
     for keys in (HAMI, VOLCANO):
-        if resource == keys.number:
+        names = names_of(keys.name)
+        if resource == names.count:
             return QuotaUnit("GPUs", GPUS)
-        if resource == keys.cores:
+        if resource == names.cores:
             return QuotaUnit("percent of a GPU's cores", CORES, Fraction(MILLI_PER_PERCENT))
-        if resource == keys.memory:
+        if resource == names.memory:
             return _memory(unit_bytes.get(keys.name) or MIB)
-    if resource == GPUSHARE_MEMORY:
+    if resource == names_of("gpushare").memory:
         size = unit_bytes.get("gpushare")
         return _memory(size) if size else _UNITS
     return _NATIVE.get(resource, _UNITS)
