@@ -132,6 +132,6 @@ def test_the_scheduler_and_fit_have_the_same_numbers_of_a_renamed_hami(also, run
         assert served.scores(pod, ["hami-1"]) == {"hami-1": 10}
         (quota,) = served.cache.limited()
         assert quota.used["Tesla T4"]["memory"] >> 20 == 8192
-    request = ("--request", "nvidia.com/gpu=1", "--request", "nvidia.com/gpumem=5120")
+    request = ("--request", f"{NAMED}=1", "--request", "nvidia.com/gpumem=5120")
     document = run("fit", items, *request)
     assert document["pods"] == 4

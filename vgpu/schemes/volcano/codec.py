@@ -173,7 +173,7 @@ class Volcano(BaseCodec, frozen=True):
         others = {each.name for each in pod.containers if each.others}
         return tuple(
             _as_share(request, reserved.get(request.container))
-            if request.container in others
+            if request.container in others or request.container in reserved
             else request
             for request in requests
         )

@@ -129,7 +129,7 @@ class KeySet(msgspec.Struct, frozen=True):
 
     def named(self, resources: ResourceNames) -> "KeySet":
         """The same spellings with these names of the extended resources."""
-        return structs.replace(self, resources=resources)
+        return self if resources == self.resources else structs.replace(self, resources=resources)
 
     @property
     def plugin_resources(self) -> tuple[str, ...]:
