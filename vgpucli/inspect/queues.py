@@ -159,7 +159,8 @@ def _unknown(view: QueuesView, advertised: Collection[str]) -> tuple[str, ...]:
 
 def _idle(view: QueuesView, holding: Iterable[Pod]) -> tuple[QueuedWorkload, ...]:
     """The workloads with quota of resources that the ledger knows, and without a holding."""
-    queued = (PodsInQueues(view.kueue).of(pod) for pod in holding)
+    pods = PodsInQueues(view.kueue)
+    queued = (pods.of(pod) for pod in holding)
     running = {each.workload.uid for each in queued if each and each.workload}
     idle = [
         each
