@@ -218,7 +218,7 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
         if reason is not None and reason.state is LimitState.MISSING:
             text = f"{who(row)} is not limited: {reason.explanation}."
             place = devices.get((row.pod.uid, row.container), "")
-            yield Problem(ProblemSeverity.ERROR, text, place)
+            yield _problem(ProblemSeverity.ERROR, text, place, _of_pod(row, _LIMITS))
         if row.blocked:
             text = f"{who(row)} is held back for a higher priority."
             place = devices.get((row.pod.uid, row.container), "")

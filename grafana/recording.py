@@ -7,10 +7,12 @@ free, and a reserved share without a running container has no unused memory.
 from typing import Final, NamedTuple
 
 from grafana.promql import (
+    CONTAINER,
     GPU,
     NODE,
     RecordingRule,
     RuleGroup,
+    any_of,
     gained,
     named,
     once,
@@ -18,6 +20,7 @@ from grafana.promql import (
     shareable,
 )
 from grafana.settings import GPUS_REMEMBERED
+from vgpu.ledger.limit_verdict import NOT_ENFORCED_STATES, LimitReason
 
 USED_OF_ALLOCATED: Final = (
     "vgpu_container_memory_used_bytes and vgpu_container_memory_allocated_bytes"
@@ -26,6 +29,12 @@ USED_OF_ALLOCATED: Final = (
 
 UNUSED: Final = (
     "clamp_min(vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes, 0)"
+)
+NOT_ENFORCED_BYTES: Final = (
+    f"vgpu_container_memory_allocated_bytes and on ({CONTAINER})"
+    f' vgpu_container_limit_state{{state=~"{any_of(NOT_ENFORCED_STATES)}"}}'
+    f" unless on ({CONTAINER})"
+    f' vgpu_container_info{{limit_reason="{LimitReason.WHOLE_DEVICE.value}"}}'
 )
 _MEMORY_PART: Final = (
     f"vgpu_container_memory_allocated_bytes / on ({GPU}) group_left ()"
@@ -150,6 +159,11 @@ BY_NAMESPACE: Final = (
         "vgpu_container_memory_used_of_allocated_bytes", "used of what they hold", USED_OF_ALLOCATED
     ),
     _of_shares("vgpu_container_memory_unused_bytes", "allocated and not used", UNUSED),
+    _of_shares(
+        "vgpu_container_memory_not_enforced_bytes",
+        "allocated, and nothing keeps the container to it",
+        NOT_ENFORCED_BYTES,
+    ),
     _of_shares(
         "vgpu_container_core_allocated_ratio",
         "cores allocated",

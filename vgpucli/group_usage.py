@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
-from vgpu.ledger.limit_verdict import UNCAPPED, LimitReason, LimitState, worst
+from vgpu.ledger.limit_verdict import NOT_ENFORCED_STATES, LimitReason, worst
 from vgpu.model.names import Phase
 from vgpu.model.objects import Pod
 from vgpu.quota.check import Overrun
@@ -144,9 +144,6 @@ def group_usage(
     return found
 
 
-_NOT_ENFORCED_STATES = (LimitState.NONE_BY_DESIGN, *UNCAPPED)
-
-
 def not_enforced_bytes(accounts: Iterable[PodAccount], measured: Mapping[str, MeasuredUse]) -> int:
     """The memory held by pods that nothing limits to it.
 
@@ -160,7 +157,7 @@ def not_enforced_bytes(accounts: Iterable[PodAccount], measured: Mapping[str, Me
         )
         if reasons:
             reason = worst(reasons)
-            is_free = reason.state in _NOT_ENFORCED_STATES
+            is_free = reason.state in NOT_ENFORCED_STATES
             is_free = is_free and reason is not LimitReason.WHOLE_DEVICE
         else:
             is_free = any(way.word for way in _ways(account.pod))

@@ -23,6 +23,7 @@ from grafana.dashboards.selecting import CLUSTER, TEAM, hours, largest, or_zero,
 from grafana.recording import QUOTA
 from grafana.settings import QUOTA_NEAR_RATIO
 from vgpu.model.units import GIB
+from vgpu.schemes.limit_ways import NOT_ENFORCED
 
 NO_TEAMS: Final = (
     "no reconciler of the cluster reads Namespaces, no exporter is scraped, or no recording rules"
@@ -36,6 +37,9 @@ WITHOUT_TEAM: Final = "Namespaces without a team are one line."
 UNMEASURED: Final = (
     "Held memory whose use is not measured, such as reserved memory, is neither used nor idle, and"
     " in no part."
+)
+UNENFORCED: Final = (
+    f'"{NOT_ENFORCED.capitalize()}" is held memory to which nothing limits its container.'
 )
 SHOWN: Final = 12
 """Maximum number of teams in a graph, which shows the largest."""
@@ -176,13 +180,18 @@ NOW: Final = PanelRow(
         TablePanel(
             "Requested, held, used and idle",
             "Each team now. Requested is what pods hold and what waiting pods request. Idle is"
-            f" allocated and not used. {UNMEASURED} {WITHOUT_TEAM}",
+            f" allocated and not used. {UNMEASURED} {UNENFORCED} {WITHOUT_TEAM}",
             {"cluster": "Cluster", "team": "Team"},
             columns(
                 Column("Requested", REQUESTED, GrafanaUnit.BYTES),
                 Column("Held", HELD, GrafanaUnit.BYTES),
                 Column("Used", USED, GrafanaUnit.BYTES),
                 Column("Idle", IDLE, GrafanaUnit.BYTES),
+                Column(
+                    NOT_ENFORCED.capitalize(),
+                    of_team("vgpu_container_memory_not_enforced_bytes"),
+                    GrafanaUnit.BYTES,
+                ),
                 Column(
                     "Used of held",
                     f"{USED_OF_HELD} / ({MEASURED} > 0)",
@@ -306,6 +315,11 @@ NAMESPACES: Final = PanelRow(
                 Column("Used", of_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Idle", of_namespace("vgpu_container_memory_unused_bytes"), GrafanaUnit.BYTES
+                ),
+                Column(
+                    NOT_ENFORCED.capitalize(),
+                    of_namespace("vgpu_container_memory_not_enforced_bytes"),
+                    GrafanaUnit.BYTES,
                 ),
                 Column("GPUs held", of_namespace("vgpu_gpus_allocated")),
                 Column("GPUs used", of_namespace("vgpu_container_sm_utilization_ratio")),

@@ -25,6 +25,11 @@ def share(name, namespace, pod, value, uuid=WHOLE):
     return {f"vgpu_container_{name}{{{who}}}": f"{value}x5"}
 
 
+def limited(namespace, pod, state):
+    who = f'namespace="{namespace}",pod="{pod}",container="main",pod_uid="{pod}"'
+    return {f'vgpu_container_limit_state{{{who},state="{state}"}}': "1x5"}
+
+
 def waiting(namespace, amount):
     return {f'{name}{{namespace="{namespace}"}}': f"{amount}x5" for name, _ in WAITING}
 
@@ -62,6 +67,9 @@ NODE = {
     **share("core_allocated_ratio", "team", "train", 0.5),
     **share("core_allocated_ratio", "team", "over", 0.5),
     **share("sm_utilization_ratio", "team", "train", 0.4),
+    **limited("team", "train", "missing"),
+    **limited("team", "over", "in_place"),
+    **limited("lab", "promised", "none_by_design"),
     'vgpu_container_info{pod_uid="a",scheme="volcano",phase="assigned"}': "1x5",
     'vgpu_container_info{pod_uid="b",scheme="volcano",phase="assumed"}': "1x5",
     'vgpu_container_info{pod_uid="c",scheme="volcano",phase="released"}': "1x5",
@@ -119,6 +127,10 @@ LEVELS = {
     "cluster_namespace:vgpu_container_memory_used_bytes:sum": {'namespace="team"': 92},
     "cluster_namespace:vgpu_container_memory_used_of_allocated_bytes:sum": {'namespace="team"': 85},
     "cluster_namespace:vgpu_container_memory_unused_bytes:sum": {'namespace="team"': 40},
+    "cluster_namespace:vgpu_container_memory_not_enforced_bytes:sum": {
+        'namespace="team"': 100,
+        'namespace="lab"': 30,
+    },
     "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 1},
     "cluster_namespace:vgpu_gpus_allocated:sum": {
         'namespace="team"': 1,  # of 0.875 and 0.375, whose sum is above 1

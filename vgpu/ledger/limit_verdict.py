@@ -38,6 +38,10 @@ class LimitState(Explained):
 UNCAPPED = (LimitState.MISSING, LimitState.EXCEEDED)
 """The states that wake somebody."""
 
+NOT_ENFORCED_STATES = (LimitState.NONE_BY_DESIGN, *UNCAPPED)
+"""The states in which nothing keeps a container to what is reserved for it; a whole GPU needs
+nothing."""
+
 
 _WORDS = {state.value: state.value for state in LimitState} | {
     LimitState.IN_PLACE.value: "in place",
