@@ -65,7 +65,7 @@ class Container:
         self.processes = []
         self.answer = {"NVIDIA_VISIBLE_DEVICES": GPU, "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
         self.sources = {}
-        self.builder = LedgerBuilder(registry().codecs({"volcano": MIB}), "node-1")
+        self.builder = LedgerBuilder(registry().codecs({"volcano": MIB, "gpushare": GIB}), "node-1")
 
     def region(self, limit=LIMIT, device=GPU):
         region = msgspec.structs.replace(
@@ -106,6 +106,19 @@ class Container:
                 str(self.proc), str(self.proc), bare=bare, watch=False
             )
         return self.sources[profile]
+
+    def gpushare_grant(self, memory):
+        """Make its share one of gpushare, whose plugin counts GiB."""
+        prefix, units = "ALIYUN_COM_GPU_MEM", str(memory // GIB)
+        answer = {
+            "NVIDIA_VISIBLE_DEVICES": "0",
+            f"{prefix}_IDX": "0",
+            f"{prefix}_POD": units,
+            f"{prefix}_CONTAINER": units,
+            f"{prefix}_DEV": "24",
+        }
+        ids = tuple(f"{GPU}-_-{number}" for number in range(memory // GIB))
+        self.grants = (Grant(POD.uid, "main", "aliyun.com/gpu-mem", ids, answer),)
 
     def kai_pod(self, **annotations):
         """Make it a pod of KAI Scheduler: no plugin allocates its share."""
@@ -203,6 +216,26 @@ def test_the_use_counts_whatever_the_set_up_is(container):
     container.start(preload="")
     container.reason("full", 6 * GIB)
     assert container.reason("full", 6 * GIB) is LimitReason.OVER_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("modules", "reason"),
+    [("cgpu_km 1 0\n", LimitReason.OVER_LIMIT), ("nvidia 1 0\n", LimitReason.NOT_LIMITED)],
+)
+def test_gpushare_can_be_exceeded_where_the_kernel_module_limits(container, modules, reason):
+    (container.proc / "modules").write_text(modules)
+    container.gpushare_grant(LIMIT)
+    container.start(preload="")
+    container.reason("standard", 6 * GIB)
+    assert container.reason("standard", 6 * GIB) is reason
+
+
+def test_a_pod_of_kai_that_uses_more_than_it_asked_for_exceeds_at_each_profile(container):
+    container.kai_pod(**{"gpu-memory": "4096"})
+    container.start(CUDA_DEVICE_MEMORY_LIMIT="4096m")
+    for profile in ("standard", "full"):
+        container.reason(profile, 6 * GIB)
+        assert container.reason(profile, 6 * GIB) is LimitReason.OVER_LIMIT
 
 
 def test_a_whole_gpu_needs_no_limit(container):

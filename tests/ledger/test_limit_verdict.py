@@ -18,7 +18,7 @@ from vgpu.ledger.limit_verdict import (
     worst,
 )
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.limit_ways import HAMI_CORE, MPS, VCUDA, WAYS, LimitKind
+from vgpu.schemes.limit_ways import CGPU, HAMI_CORE, MPS, VCUDA, WAYS, LimitKind
 from vgpu.schemes.registry import registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 
@@ -63,6 +63,18 @@ def rank(reason):
 )
 def test_each_kind_of_evidence_decides(change, state):
     assert verdict(replace(GOOD, **change)).state is state
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_use_above_the_limit_decides_in_every_way_that_has_one(way):
+    evidence = replace(GOOD, way=way, has_module=True, has_instance=True, over_samples=2)
+    is_counted = way.kind not in (LimitKind.NOBODY, LimitKind.DRIVER)
+    assert (verdict(evidence) is LimitReason.OVER_LIMIT) is is_counted
+
+
+def test_use_above_a_share_that_nobody_limits_exceeds_no_limit():
+    evidence = LimitEvidence(CGPU, has_module=False, over_samples=2)
+    assert verdict(evidence) is LimitReason.NOT_LIMITED
 
 
 def test_the_worst_process_decides():

@@ -228,9 +228,6 @@ class _Gatherer:
             has_instance = device in self._instances
             return LimitEvidence(way, has_instance=has_instance, failed=self._failed)
         process = self._samples.process
-        if way.kind is LimitKind.KERNEL:
-            has_module = process.has_cgpu if process else None
-            return LimitEvidence(way, has_module=has_module, failed=self._failed)
         known = device in self._known and (
             share.used_bytes is not None or device not in container.shares
         )
@@ -257,6 +254,7 @@ class _Gatherer:
             over_samples=self._over(place, share, pids, limit or reserved, way) if known else 0,
             failed=self._failed,
             disabled=place in self._sources.disabled,
+            has_module=process.has_cgpu if process else None,
         )
 
     def _of_fraction(
@@ -264,19 +262,20 @@ class _Gatherer:
     ) -> LimitEvidence:
         """The evidence of a container of KAI, which is limited only where the isolator is."""
         sample, place = self._samples.process, (container.pod.uid, container.container)
+        known = share.device in self._known and share.used_bytes is not None
+        pids = self._pids.get((*place, share.device), ()) if known else ()
+        device = self._index.registry.devices.get(share.device)
+        reserved = asked.memory_of(device.memory_bytes if device else None)
         if sample is None or not sample.reads_maps or sample.libraries is None:
-            return LimitEvidence(UNREAD, failed=self._failed)
+            over = self._over(place, share, pids, reserved, UNREAD)
+            return LimitEvidence(UNREAD, over_samples=over, failed=self._failed)
         if KAI.library is None or KAI.library.name not in {
             file.library for file in sample.libraries
         }:
             return LimitEvidence(TIME_SLICING, failed=self._failed)
-        known = share.device in self._known and share.used_bytes is not None
-        pids = self._pids.get((*place, share.device), ()) if known else ()
         found = [sample.linked[pid].limit_bytes for pid in pids if pid in sample.linked]
         limits = [limit for limit in found if limit is not None]
         limit = 0 if 0 in limits else max(limits) if limits and len(limits) == len(found) else None
-        device = self._index.registry.devices.get(share.device)
-        reserved = asked.memory_of(device.memory_bytes if device else None)
         if limit and reserved and abs(limit - reserved) <= MIB:
             reserved = limit
         processes = tuple([self._process(pid, share.device, KAI, None) for pid in pids])

@@ -322,8 +322,15 @@ class LimitEvidence(msgspec.Struct, frozen=True):
 
 
 def verdict(evidence: LimitEvidence) -> LimitReason:
-    """The reason that decides; its state is the container's on this device."""
+    """The reason that decides; its state is the container's on this device.
+
+    Use above the limit counts in every way of limiting. Where nobody limits it has no meaning, and
+    a MIG instance is the hardware's own: no program can have more than its memory.
+    """
     reasons = [*_CHECKS[evidence.way.kind](evidence)]
+    is_by_design = worst(reasons).state is LimitState.NONE_BY_DESIGN
+    if not is_by_design and evidence.way.kind is not LimitKind.DRIVER:
+        reasons.extend(_over(evidence))
     if evidence.failed:
         reasons.append(LimitReason.SOURCE_FAILED)
     return worst(reasons)
@@ -338,8 +345,7 @@ def _unlimited(evidence: LimitEvidence) -> Iterator[LimitReason]:
     yield LimitReason.NOT_LIMITED if evidence.way.word else LimitReason.WHOLE_DEVICE
 
 
-def _unknown(evidence: LimitEvidence) -> Iterator[LimitReason]:
-    yield from _over(evidence)
+def _unknown(_: LimitEvidence) -> Iterator[LimitReason]:
     yield LimitReason.WAY_UNKNOWN
 
 
@@ -354,7 +360,6 @@ def _by_driver(evidence: LimitEvidence) -> Iterator[LimitReason]:
 
 
 def _by_daemon(evidence: LimitEvidence) -> Iterator[LimitReason]:
-    yield from _over(evidence)
     yield from _common(evidence)
     if evidence.limit_bytes is None:
         yield LimitReason.LIMIT_UNREAD
@@ -367,7 +372,6 @@ def _by_daemon(evidence: LimitEvidence) -> Iterator[LimitReason]:
 
 
 def _by_library(evidence: LimitEvidence) -> Iterator[LimitReason]:
-    yield from _over(evidence)
     yield from _common(evidence)
     if evidence.disabled and evidence.way.can_be_disabled:
         yield LimitReason.CONTROL_DISABLED

@@ -121,7 +121,8 @@ CGPU: Final = LimitWay(
     "gpushare, with or without cGPU",
     LimitKind.KERNEL,
     "nothing that vgpu reads",
-    "gpushare alone limits nothing: programs have to keep to their share",
+    "the driver sees more than was reserved while the kernel has cGPU's module; gpushare alone"
+    " limits nothing: programs have to keep to their share",
     "with the kernel module of cGPU: what it limits",
     word=NOT_ENFORCED,
 )
