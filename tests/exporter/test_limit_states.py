@@ -4,6 +4,8 @@ The procfs has the kernel's own files of these processes, and cgroups of pods, w
 make. ``1/root`` is the node with the library in its folder.
 """
 
+import errno
+import os
 import re
 import subprocess
 
@@ -30,6 +32,7 @@ from vgpu.model.objects import Container as SpecContainer
 from vgpu.model.objects import Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.registry import registry
+from vgpu.sources import linked_libraries
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
@@ -309,12 +312,46 @@ def a_library_that_was_removed(container):
     copy.unlink()
 
 
-def another_preload(container):
+def preloads(container, name, variable=None):
+    """A copy of the library under another name is loaded before the node's own."""
     container.region()
-    other = container.roots.parent / "libother.so"
+    other = container.roots.parent / name
     other.write_bytes(library().read_bytes())
-    environment = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/nonexistent"}
-    container.start(preload=f"{other}:{container.library}", **environment)
+    env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/nonexistent"}
+    if variable is None:
+        container.start(preload=f"{other}:{container.library}", **env)
+    else:
+        container.start(**{variable: str(other)}, **env)
+
+
+def a_copy_before_the_library(container):
+    preloads(container, LIBRARY)
+
+
+def a_file_with_the_librarys_name_in_front(container):
+    preloads(container, f"{LIBRARY}-x")
+
+
+def another_preload(container):
+    preloads(container, "libother.so")
+
+
+def a_preload_with_the_name_of_an_allocator(container):
+    preloads(container, "libjemalloc_bypass.so")
+
+
+def an_auditor(container):
+    preloads(container, "libaudit.so", "LD_AUDIT")
+
+
+def a_link_with_the_librarys_name(container):
+    container.region()
+    other = container.roots.parent / "other.so"
+    other.write_bytes(library().read_bytes())
+    link = other.with_name(LIBRARY)
+    link.symlink_to(other)
+    env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/nonexistent"}
+    container.start(preload=f"{link}:{container.library}", **env)
 
 
 FULL = {
@@ -328,7 +365,12 @@ FULL = {
     an_answer_without_a_limit: LimitReason.LIMIT_ZERO,
     one_of_two_processes: LimitReason.LIBRARY_NOT_MAPPED,
     a_library_that_was_removed: LimitReason.LIBRARY_REPLACED,
+    a_copy_before_the_library: LimitReason.LIBRARY_COPY,
+    a_file_with_the_librarys_name_in_front: LimitReason.LIBRARY_COPY,
     another_preload: LimitReason.SECOND_PRELOAD,
+    a_preload_with_the_name_of_an_allocator: LimitReason.SECOND_PRELOAD,
+    an_auditor: LimitReason.SECOND_PRELOAD,
+    a_link_with_the_librarys_name: LimitReason.SECOND_PRELOAD,
 }
 
 
@@ -340,6 +382,29 @@ def test_a_process_that_is_not_limited_is_never_in_place(container, evasion, pro
     assert reason.state is not LimitState.IN_PLACE
     if profile == "full":
         assert reason is FULL[evasion]
+
+
+def test_an_environment_that_cannot_be_read_leaves_only_the_slot_of_the_process(
+    container, monkeypatch
+):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(linked_libraries, "read_environment", refuse)
+    container.region()
+    container.start()
+    assert container.reason("full") is LimitReason.LIBRARY_MAPPED
+    container.start(CUDA_DISABLE_CONTROL="true")
+    assert container.reason("full") is LimitReason.ENVIRON_UNREAD
+
+
+def test_an_environment_that_a_program_has_overwritten_is_unread(container):
+    container.region()
+    process = container.start(CUDA_DISABLE_CONTROL="true")
+    environ = container.proc / str(process.pid) / "environ"
+    environ.unlink()
+    environ.write_bytes(bytes(512))
+    assert container.reason("full") is LimitReason.ENVIRON_UNREAD
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,11 @@ def mapped(device, inode, name="libvgpu.so", **changes):
     [
         ([mapped("8:1", 77)], Linked.LIBRARY),
         ([mapped("8:1", 78, "libvgpu.so.v2.10.0")], Linked.LIBRARY),
-        ([mapped("8:1", 5), mapped("8:1", 77)], Linked.LIBRARY),
+        ([mapped("8:1", 5), mapped("8:1", 77)], Linked.COPY),
+        ([mapped("8:1", 77), mapped("8:1", 5, "libvgpu.so-x")], Linked.COPY),
+        ([mapped("8:1", 77), mapped("8:2", 5)], Linked.UNCLEAR),
+        ([mapped("8:1", 77), mapped("8:1", 5, deleted=True)], Linked.REPLACED),
+        ([mapped("8:1", 77), mapped("8:1", 78, "libvgpu.so.v2.10.0")], Linked.LIBRARY),
         ([mapped("8:1", 5)], Linked.COPY),
         ([mapped("0:35", 77)], Linked.UNCLEAR),  # btrfs: the kernel names the file system's device
         ([mapped("8:1", 5, deleted=True)], Linked.REPLACED),

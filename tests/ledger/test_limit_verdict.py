@@ -120,8 +120,8 @@ maybe = st.sampled_from([None, False, True])
 processes = st.builds(
     LimitedProcess,
     linked=st.sampled_from([None, *Linked, Linked.LIBRARY, Linked.LIBRARY]),
-    disabled=st.sampled_from([False, False, True]),
-    preloads=st.sampled_from([False, False, True]),
+    disabled=st.sampled_from([False, False, True, None]),
+    preloads=st.sampled_from([False, False, True, None]),
     has_slot=maybe,
     is_client=maybe,
 )
@@ -144,6 +144,15 @@ evidences = st.builds(
 )
 
 
+def is_writing(process, evidence):
+    return evidence.way.has_region and process.has_slot and evidence.answered
+
+
+def environment_unread(process):
+    yield replace(process, disabled=None)
+    yield replace(process, preloads=None)
+
+
 def lessened(evidence):
     """The evidence without the data of each source, one at a time."""
     yield replace(evidence, processes=None, over_samples=0)
@@ -159,6 +168,7 @@ def lessened(evidence):
             replace(process, linked=None, disabled=False, preloads=False),
             replace(process, has_slot=None),
             replace(process, is_client=None),
+            *(() if is_writing(process, evidence) else environment_unread(process)),
         ):
             if not evidence.reads_maps and less.linked is not process.linked:
                 continue  # a static binary: the only thing that is known without maps
@@ -181,6 +191,8 @@ def test_no_library_is_in_place_with_a_process_that_nothing_proves(evidence):
             by_slot = process.has_slot and evidence.answered and not evidence.reads_maps
             assert by_slot or process.linked is Linked.LIBRARY
             assert not (process.disabled and evidence.way.can_be_disabled)
+            is_unread = None in (process.disabled, process.preloads)
+            assert not (evidence.reads_maps and is_unread and not is_writing(process, evidence))
 
 
 COLLECTORS = {"gpu": "nvml", "process": "process", "shim": "shim", "kubelet": "kubelet"} | {

@@ -68,9 +68,6 @@ CONTRADICTING = frozenset(
 )
 """The collectors whose data may contradict any set-up."""
 
-_ALLOCATORS = frozenset({"libjemalloc", "libtcmalloc", "libmimalloc"})
-"""Libraries that programs preload often, and that replace no call of the driver."""
-
 
 class LimitSources(msgspec.Struct, frozen=True):
     """What the verdicts need beside the ledger and the use.
@@ -364,10 +361,11 @@ class _Gatherer:
         if sample is None or linked is None or way.library is None:
             is_static = sample is not None and pid in sample.static
             return LimitedProcess(Linked.STATIC if is_static else None, has_slot=has_slot)
+        libraries = sample.libraries or ()
         return LimitedProcess(
-            linkage(linked, way.library, sample.libraries or ()),
+            linkage(linked, way.library, libraries),
             linked.disabled,
-            _preloads_other(linked, way.library),
+            _preloads_other(linked, way.library, libraries),
             has_slot,
         )
 
@@ -388,23 +386,39 @@ def _unheld(share: ShareUsage, container: ContainerUsage) -> Holding:
 def linkage(
     process: LinkedProcess, library: LibraryFile, libraries: Iterable[NodeLibrary]
 ) -> Linked:
-    """What a process has loaded of the library; ``libraries`` are the node's files."""
+    """What a process has loaded of the library; ``libraries`` are the node's files.
+
+    Every file of the library's name counts: of two, the one that is loaded first has the calls.
+    """
     own = [file for file in process.files if file.name.startswith(library.name)]
     if not own:
         return Linked.NOTHING if process.dynamic else Linked.STATIC
-    of_node = {(file.device, file.inode) for file in libraries if file.library == library.name}
+    of_node = _identities(library, libraries)
     if not of_node:
         return Linked.UNREAD
-    if any((file.device, file.inode) in of_node for file in own):
+    others = [file for file in own if (file.device, file.inode) not in of_node]
+    if not others:
         return Linked.LIBRARY
-    if any(file.deleted for file in own):
-        return Linked.REPLACED
     devices = {device for device, _ in of_node}
-    return Linked.COPY if all(file.device in devices for file in own) else Linked.UNCLEAR
+    left = [file for file in others if not file.deleted]
+    if any(file.device in devices for file in left):
+        return Linked.COPY
+    return Linked.UNCLEAR if left else Linked.REPLACED
 
 
-def _preloads_other(process: LinkedProcess, library: LibraryFile) -> bool:
-    """Whether LD_PRELOAD has a library that may replace calls of the driver."""
-    names = (path.rpartition("/")[2] for path in process.preload)
-    known = (library.name, *_ALLOCATORS)
-    return any(not name.startswith(known) for name in names)
+def _identities(library: LibraryFile, libraries: Iterable[NodeLibrary]) -> set[tuple[str, int]]:
+    return {(file.device, file.inode) for file in libraries if file.library == library.name}
+
+
+def _preloads_other(
+    process: LinkedProcess, library: LibraryFile, libraries: Iterable[NodeLibrary]
+) -> bool | None:
+    """Whether another file than the node's is preloaded; None if that was not read.
+
+    Names prove nothing, so a file counts as the node's only by the path at which it is mapped.
+    """
+    if process.preload is None:
+        return None
+    of_node = _identities(library, libraries)
+    own = {file.path for file in process.files if (file.device, file.inode) in of_node}
+    return not own.issuperset(process.preload)

@@ -10,6 +10,8 @@ Less evidence is what a source that is switched on did not bring; it is ``None``
 ``rank`` counts in_place and none_by_design highest, then different, then all others. A source that
 is off is the operator's choice and part of the profile: with ``standard``, the slot of a process
 counts with the kubelet's answer, since nothing else can be read; with ``full``, the mapped file.
+No profile reads the environment of another user's process: there, the slot and the answer count
+beside the mapped file.
 
 What a tenant can write (its region, its environment) makes no container ``in_place`` alone.
 """
@@ -142,7 +144,15 @@ class LimitReason(Explained):
     SECOND_PRELOAD = (
         "second_preload",
         LimitState.UNKNOWN,
-        "LD_PRELOAD loads another library first, which may replace the calls that are limited",
+        "LD_PRELOAD loads another library, too, which may replace the calls that are limited",
+    )
+    ENVIRON_UNREAD = (
+        "environ_unread",
+        LimitState.UNKNOWN,
+        (
+            "the environment of a GPU process could not be read, as of another user's, and the"
+            " process does not write a region"
+        ),
     )
     REGION_ABSENT = (
         "region_absent",
@@ -270,15 +280,15 @@ class LimitedProcess(msgspec.Struct, frozen=True):
     Attributes:
         linked: what it has loaded; None if that was not read. With the profile standard only
             STATIC is known.
-        disabled: its environment has CUDA_DISABLE_CONTROL.
-        preloads: its environment preloads another library.
+        disabled: its environment has CUDA_DISABLE_CONTROL; None if that was not read.
+        preloads: its environment preloads another library; None if that was not read.
         has_slot: whether a live slot of the container's region is its own; None if that is unclear.
         is_client: whether the driver lists it as a client of MPS; None if it lists none.
     """
 
     linked: Linked | None = None
-    disabled: bool = False
-    preloads: bool = False
+    disabled: bool | None = False
+    preloads: bool | None = False
     has_slot: bool | None = None
     is_client: bool | None = None
 
@@ -418,6 +428,7 @@ def _limits(evidence: LimitEvidence) -> Iterator[LimitReason]:
 def _of_process(process: LimitedProcess, evidence: LimitEvidence) -> Iterator[LimitReason]:
     if process.disabled and evidence.way.can_be_disabled:
         yield LimitReason.CONTROL_DISABLED
+    is_writing = evidence.way.has_region and process.has_slot and evidence.answered
     if evidence.reads_maps:
         if process.linked is None:
             yield LimitReason.MAPS_UNREAD
@@ -425,9 +436,11 @@ def _of_process(process: LimitedProcess, evidence: LimitEvidence) -> Iterator[Li
             yield _OF_LINKED[process.linked]
         if process.preloads:
             yield LimitReason.SECOND_PRELOAD
+        if None in (process.disabled, process.preloads) and not is_writing:
+            yield LimitReason.ENVIRON_UNREAD
     elif process.linked is Linked.STATIC:
         yield LimitReason.STATIC_BINARY
-    elif not (evidence.way.has_region and process.has_slot and evidence.answered):
+    elif not is_writing:
         yield LimitReason.MAPS_NOT_READ
 
 

@@ -258,7 +258,8 @@ class MappedFile(msgspec.Struct, frozen=True, gc=False):
     """A file in /proc/<pid>/maps: its name without folders, its device and its inode.
 
     ``device`` is ``<major>:<minor>``, decimal; ``deleted`` is whether it was removed since;
-    ``writable`` is whether the process has it in a mount of its own that can be written.
+    ``writable`` is whether the process has it in a mount of its own that can be written;
+    ``path`` is where the process sees it.
     """
 
     name: str
@@ -266,6 +267,7 @@ class MappedFile(msgspec.Struct, frozen=True, gc=False):
     inode: int
     deleted: bool = False
     writable: bool = False
+    path: str = ""
 
 
 class LinkedProcess(msgspec.Struct, frozen=True):
@@ -274,16 +276,17 @@ class LinkedProcess(msgspec.Struct, frozen=True):
     Attributes:
         files: the mapped files whose names are those of such libraries.
         dynamic: whether a dynamic loader is mapped; a static binary has none.
-        disabled: whether its environment has CUDA_DISABLE_CONTROL; False if that was not read.
-        preload: the files in LD_PRELOAD of its environment; none if that was not read.
+        disabled: whether its environment has CUDA_DISABLE_CONTROL; None if that was not read.
+        preload: the files in LD_PRELOAD and LD_AUDIT of its environment, as they are named there;
+            None if that was not read.
         limit_bytes: the limit of its first GPU that HAMi-core reads in its environment; 0 is none,
             None if that was not read.
     """
 
     files: tuple[MappedFile, ...] = ()
     dynamic: bool = True
-    disabled: bool = False
-    preload: tuple[str, ...] = ()
+    disabled: bool | None = None
+    preload: tuple[str, ...] | None = None
     limit_bytes: int | None = None
 
 

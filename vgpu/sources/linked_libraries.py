@@ -3,8 +3,9 @@
 The kernel names the mapped files of a process in /proc/<pid>/maps, with their device and inode, and
 the environment with which its program was started in /proc/<pid>/environ (proc(5));
 /proc/<pid>/mountinfo has the mounts that it sees. All three need SYS_PTRACE for processes of other
-containers. Only its owner may open ``environ``, so that of a process of another user is not read,
-and shows nothing. The node's files are seen through the root of process 1.
+containers. Only its owner may open ``environ``, so that of a process of another user is unknown; so
+is a blank one, which a program has that writes its title over it. The node's files are seen through
+the root of process 1.
 
 A process is read once for a pid and its program: ``starttime`` of /proc/<pid>/stat, and the
 addresses that exec(2) draws, are compared in each sample, so a process that starts another program
@@ -32,7 +33,9 @@ MAX_MAPS_BYTES: Final = 8 * 1024 * 1024
 MAX_LIBRARIES: Final = 1024
 """Maximum number of entries that are read of a folder of libraries."""
 
-_PRELOAD: Final = "LD_PRELOAD"
+_PRELOADS: Final = ("LD_PRELOAD", "LD_AUDIT")
+"""Variables with libraries that are loaded before a program's own, and may take calls from them
+(ld.so(8))."""
 
 _LINE: Final = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) ([0-9]+) +(/(?:[^\n]*/)?)((?:"
@@ -126,6 +129,7 @@ class LinkedLibraries:
                 int(inode),
                 bool(deleted),
                 _is_writable(folder + name, mounts),
+                (folder + name).decode("utf-8", "replace"),
             ): None
             for major, minor, inode, folder, name, deleted in sorted(found)
         }
@@ -134,14 +138,16 @@ class LinkedLibraries:
             environment = read_environment(f"{self._procfs}/{pid}/environ")
         except PermissionError:
             return LinkedProcess(tuple(files), is_dynamic)
+        if environment and not environment.strip(b"\0 "):
+            return LinkedProcess(tuple(files), is_dynamic)
         variables = _variables(environment)
-        preload = variables.get(_PRELOAD, "").strip(" :")
+        preloads = (re.split(r"[ :]+", variables.get(name, "")) for name in _PRELOADS)
         limits = {name: text for name, text in variables.items() if name.startswith(MEMORY_LIMIT)}
         return LinkedProcess(
             tuple(files),
             is_dynamic,
             not is_controlled(variables),
-            tuple(re.split(r"[ :]+", preload)) if preload else (),
+            tuple([path for paths in preloads for path in paths if path]),
             set_limit(limits, 0) or 0,
         )
 
@@ -151,7 +157,7 @@ def _variables(environment: bytes) -> dict[str, str]:
     variables = {}
     for variable in environment.decode("utf-8", "replace").split("\0"):
         name, _, text = variable.partition("=")
-        if name.startswith((_PRELOAD, DISABLE_CONTROL, MEMORY_LIMIT)):
+        if name.startswith((*_PRELOADS, DISABLE_CONTROL, MEMORY_LIMIT)):
             variables[name] = text
     return variables
 
