@@ -124,20 +124,15 @@ class Container:
         self.grants = (Grant(POD.uid, "main", "aliyun.com/gpu-mem", ids, answer),)
 
     def kai_pod(self, **annotations):
-        """Make it a pod of KAI Scheduler: no plugin allocates its share."""
+        """Make it a pod of KAI Scheduler."""
+        self.other_pod(annotations=annotations, labels={"runai-gpu-group": "g"})
+
+    def other_pod(self, *containers, **fields):
+        """Make it a pod of another scheduler: no plugin that vgpu reads allocates its share."""
         self.grants = ()
-        self.pods = pod_sample(
-            (
-                Pod(
-                    POD,
-                    annotations=annotations,
-                    labels={"runai-gpu-group": "g"},
-                    containers=(SpecContainer("main"),),
-                    phase="Running",
-                ),
-            ),
-            complete=True,
-        )
+        containers = containers or (SpecContainer("main"),)
+        pod = Pod(POD, containers=containers, phase="Running", **fields)
+        self.pods = pod_sample((pod,), complete=True)
 
     def observation(self, profile, used=GIB):
         pids = [process.pid for process in self.processes]
@@ -420,6 +415,39 @@ def test_the_isolator_of_kai_needs_its_limit_in_the_environment(container, env, 
     container.start(**env)
     assert container.reason("full") is reason
     assert container.reason("standard") is LimitReason.WAY_UNKNOWN
+
+
+KOORDINATOR = {"scheduling.koordinator.sh/device-allocated": "{}"}
+HAMI_CORE_OF_KOORDINATOR = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+
+
+@pytest.mark.parametrize("has_process", [True, False])
+@pytest.mark.parametrize("profile", ["standard", "full"])
+def test_a_share_of_koordinator_is_unknown(container, profile, has_process):
+    share = SpecContainer("main", others={"koordinator.sh/gpu-core": 50})
+    container.other_pod(
+        SpecContainer("sidecar"), share, annotations=KOORDINATOR, labels=HAMI_CORE_OF_KOORDINATOR
+    )
+    if has_process:
+        container.start()
+    assert container.reason(profile) is LimitReason.WAY_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("profile", "reason"),
+    [("standard", LimitReason.WAY_UNKNOWN), ("full", LimitReason.NO_PROCESS)],
+)
+def test_a_pod_of_kai_has_a_state_before_its_first_gpu_process(container, profile, reason):
+    container.kai_pod(**{"gpu-fraction": "0.5"})
+    assert container.reason(profile) is reason
+
+
+def test_a_request_whose_allocation_no_source_has_is_unknown_and_other_use_has_no_state(container):
+    container.other_pod(SpecContainer("main", {"nvidia.com/gpu": 1}))
+    container.start()
+    assert container.reason("standard") is LimitReason.WAY_UNKNOWN
+    container.other_pod(SpecContainer("main"))
+    assert container.reason("standard") is None
 
 
 def test_kai_without_its_isolator_limits_nothing(container):

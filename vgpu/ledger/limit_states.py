@@ -4,7 +4,7 @@ It is read from the ledger, from the use of the node, and from what the collecto
 meaning is in :mod:`vgpu.ledger.limit_verdict`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from vgpu.ledger.conflicts import ConflictKind
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
 from vgpu.ledger.entries import Holding
+from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.limit_verdict import (
     LimitedProcess,
@@ -42,7 +43,7 @@ from vgpu.schemes.limit_ways import (
     LimitKind,
     LimitWay,
 )
-from vgpu.schemes.other_schedulers import AskedFraction, asked_fraction
+from vgpu.schemes.other_schedulers import AskedFraction, asked_fraction, unread_containers
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.env import is_controlled
 
@@ -77,12 +78,16 @@ class LimitSources(msgspec.Struct, frozen=True):
         disabled: the containers whose spec has CUDA_DISABLE_CONTROL.
         over: the counts of the sample before.
         fractions: UID on the node -> what a pod of KAI asks for; the ledger has no share of it.
+        unread: the containers with shares that vgpu does not read, and their pods.
+        asking: the containers that request GPUs of a system that vgpu reads.
     """
 
     incomplete: AbstractSet[str] = frozenset()
     disabled: AbstractSet[Place] = frozenset()
     over: OverCounts = {}
     fractions: Mapping[str, AskedFraction] = {}
+    unread: Mapping[Place, PodRef] = {}
+    asking: AbstractSet[Place] = frozenset()
 
 
 def limit_sources(
@@ -91,6 +96,8 @@ def limit_sources(
     """What the verdicts need of the node's pods, as the API server knows them."""
     disabled: set[Place] = set()
     fractions: dict[str, AskedFraction] = {}
+    unread: dict[Place, PodRef] = {}
+    asking: set[Place] = set()
     for pod in pods:
         uid = node_uid(pod)
         disabled.update(
@@ -101,7 +108,25 @@ def limit_sources(
         asked = asked_fraction(pod)
         if asked is not None:
             fractions[uid] = asked
-    return LimitSources(incomplete, disabled, over, fractions)
+        if pod.phase == "Running":
+            ref = node_ref(pod)
+            unread.update(((uid, name), ref) for name in unread_containers(pod))
+        asking.update(
+            (uid, container.name)
+            for container in pod.containers
+            if container.broken or any(container.limits.values())
+        )
+    return LimitSources(incomplete, disabled, over, fractions, unread, asking)
+
+
+def _unreported(usage: NodeUsage, sources: LimitSources) -> Iterator[ContainerUsage]:
+    """The containers with an unread share that have no GPU process yet."""
+    names: dict[str, set[str]] = {}
+    for one in usage.containers:
+        names.setdefault(one.pod.uid, set()).add(one.container)
+    for (uid, name), pod in sources.unread.items():
+        if names.get(uid, set()).isdisjoint((name, "")):
+            yield ContainerUsage(pod, name, Scheme.NONE, Source.ANNOTATIONS)
 
 
 def with_limits(
@@ -117,7 +142,7 @@ def with_limits(
         container
         if (reason := gather.reason(container)) is container.limit_reason
         else msgspec.structs.replace(container, limit_reason=reason)
-        for container in usage.containers
+        for container in (*usage.containers, *_unreported(usage, sources))
     ]
     judged = msgspec.structs.replace(
         usage, containers=tuple(containers), library_writers=gather.library_writers()
@@ -147,6 +172,7 @@ class _Gatherer:
         self._containers = usage.containers
         self._samples = samples
         self._sources = sources
+        self._unread_pods = {uid for uid, _ in sources.unread}
         self._failed = not CONTRADICTING.isdisjoint(sources.incomplete)
         self.over: dict[tuple[str, str, str], int] = {}
         process, gpu = samples.process, samples.gpu
@@ -189,13 +215,24 @@ class _Gatherer:
         holdings = [each for each in by_device.values() if each.sources != _PROCESS_ONLY]
         if not holdings and container.scheme is not Scheme.NONE:
             holdings = [_unheld(share, container) for share in container.shares.values()]
-        asked = self._sources.fractions.get(container.pod.uid)
-        if not holdings and asked is not None:
+        if not holdings:
+            return self._of_unread(container)
+        return worst(verdict(self._evidence(container, holding)) for holding in holdings)
+
+    def _of_unread(self, container: ContainerUsage) -> LimitReason | None:
+        """The verdict about a container whose share is in no source; None if it has none."""
+        uid = container.pod.uid
+        asked = self._sources.fractions.get(uid)
+        if asked is not None and container.shares:
             shares = container.shares.values()
-            reasons = [verdict(self._of_fraction(container, share, asked)) for share in shares]
-        else:
-            reasons = [verdict(self._evidence(container, holding)) for holding in holdings]
-        return worst(reasons) if reasons else None
+            return worst(verdict(self._of_fraction(container, share, asked)) for share in shares)
+        if asked is not None:
+            way = self._fraction_way()
+            unlimited = verdict(LimitEvidence(way, failed=self._failed))
+            return LimitReason.NO_PROCESS if way is KAI else unlimited
+        place = uid, container.container
+        is_unread = uid in self._unread_pods or place in self._sources.asking
+        return verdict(LimitEvidence(UNREAD, failed=self._failed)) if is_unread else None
 
     def library_writers(self) -> dict[str, tuple[tuple[PodRef, str], ...]] | None:
         """The containers that can change a library of the node; None if maps are not read."""
@@ -254,6 +291,15 @@ class _Gatherer:
             has_module=process.has_cgpu if process else None,
         )
 
+    def _fraction_way(self) -> LimitWay:
+        """How KAI limits on this node: by its isolator, if that is installed."""
+        sample = self._samples.process
+        if sample is None or not sample.reads_maps or sample.libraries is None:
+            return UNREAD
+        installed = {file.library for file in sample.libraries}
+        is_installed = KAI.library is not None and KAI.library.name in installed
+        return KAI if is_installed else TIME_SLICING
+
     def _of_fraction(
         self, container: ContainerUsage, share: ShareUsage, asked: AskedFraction
     ) -> LimitEvidence:
@@ -263,13 +309,10 @@ class _Gatherer:
         pids = self._pids.get((*place, share.device), ()) if known else ()
         device = self._index.registry.devices.get(share.device)
         reserved = asked.memory_of(device.memory_bytes if device else None)
-        if sample is None or not sample.reads_maps or sample.libraries is None:
-            over = self._over(place, share, pids, reserved, UNREAD)
-            return LimitEvidence(UNREAD, over_samples=over, failed=self._failed)
-        if KAI.library is None or KAI.library.name not in {
-            file.library for file in sample.libraries
-        }:
-            return LimitEvidence(TIME_SLICING, failed=self._failed)
+        way = self._fraction_way()
+        if way is not KAI or sample is None:
+            over = self._over(place, share, pids, reserved, way)
+            return LimitEvidence(way, over_samples=over, failed=self._failed)
         found = [sample.linked[pid].limit_bytes for pid in pids if pid in sample.linked]
         limits = [limit for limit in found if limit is not None]
         limit = 0 if 0 in limits else max(limits) if limits and len(limits) == len(found) else None

@@ -25,10 +25,12 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import msgspec
 
+from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.model.units import MIB
 from vgpu.schemes.text import number
@@ -104,6 +106,29 @@ def asked_fraction(pod: Pod) -> AskedFraction | None:
     return AskedFraction(
         fraction if 0 < fraction <= 1 else None, mebibytes * MIB if mebibytes else None
     )
+
+
+def unread_containers(pod: Pod) -> tuple[str, ...]:
+    """The containers of another scheduler's pod that have shares of GPUs, which vgpu does not read.
+
+    Those that request its resources, else the first one, as KAI has it. None of a pod of a vendor's
+    devices, or of KAI's reservations, which have whole GPUs.
+    """
+    recognised = other_scheduler(pod)
+    if recognised is None or recognised.scheduler is OtherScheduler.VENDOR:
+        return ()
+    if pod.ref.namespace in _RESERVATIONS and pod.labels.get(RESERVATION[0]) == RESERVATION[1]:
+        return ()
+    asking = tuple(
+        container.name
+        for container in pod.containers
+        if any(
+            amount and system_of_resource(name) is recognised.scheduler
+            for name, amount in container.others.items()
+        )
+    )
+    apps = (each.name for each in pod.containers if each.kind is ContainerKind.APP)
+    return asking or tuple(islice(apps, 1))
 
 
 class ForeignMark(msgspec.Struct, frozen=True):
