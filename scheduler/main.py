@@ -214,7 +214,7 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     with ProgramHost.from_flags(ctx.params, web=web) as host:
         check_listeners(host, web, allow_anonymous=allow_anonymous)
         check_clients(host, options)
-        settle_at_start(options.kubeconfig, options.context)
+        settle_at_start(options.kubeconfig, options.context, judges=False)
         with connected(
             options.kubeconfig,
             options.context,

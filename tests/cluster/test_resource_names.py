@@ -34,6 +34,10 @@ def cluster(api):
             spec = {"containers": [container], "schedulerName": "nobody"}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
             api.client.create(pod)
+            held = renamed.held("hami") | {"hami.io/vgpu-node": "renamed-1"}
+            about = {"name": "idle", "namespace": namespace, "annotations": held}
+            spec = {**spec, "nodeName": "renamed-1", "terminationGracePeriodSeconds": 0}
+            api.client.create({**pod, "metadata": about, "spec": spec})
             yield api
     finally:
         api.client.delete(node)

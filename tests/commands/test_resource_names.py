@@ -156,9 +156,13 @@ def test_a_flag_comes_before_the_config_map_and_that_before_the_nodes():
     config_map = renamed.config_map("hami")
     text = config_map["data"]["device-config.yaml"].replace("/vgpu\n", "/third\n")
     config_map["data"]["device-config.yaml"] = text
-    content = json.dumps(sample.dump([*renamed.objects("hami"), config_map])).encode()
+    objects = [*renamed.objects("hami"), config_map]
     with probe.make_context("probe", []):
-        settle_by_dumps([(content, "dump.json")])
+        settle_by_dumps([(json.dumps(sample.dump(objects)).encode(), "dump.json")])
+        assert registry().names["hami"].is_unknown  # no node has the ConfigMap's name
+    objects[0]["status"]["capacity"]["nvidia.com/third"] = "10"
+    with probe.make_context("probe", []):
+        settle_by_dumps([(json.dumps(sample.dump(objects)).encode(), "dump.json")])
         assert registry().names["hami"].count == "nvidia.com/third"
         assert registry().sources == {"hami": NamesSource.CONFIG_MAP}
 

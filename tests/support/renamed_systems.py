@@ -110,6 +110,11 @@ def requested(system):
     return {NAMES[system][role]: units for role, units in _ASKED[system].items()}
 
 
+def held(system):
+    """The annotations of the pod that holds a quarter of the GPU."""
+    return _HELD[system]
+
+
 def flags(system, names=None):
     """The flags that name all resources."""
     return [

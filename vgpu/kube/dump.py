@@ -311,6 +311,19 @@ def names_in_dump(
     return configs, nodes
 
 
+def bound_pods_in_dump(content: bytes, object_name: str = "dump") -> Iterator[Pod]:
+    """The pods that are bound to a node, with all that they request. Raises SourceError MALFORMED.
+
+    Those that cannot be read are left out: they are reported where all objects are read.
+    """
+    for kind, about, item in items_of(content, object_name):
+        if kind == PODS.name and about.api_version in ("", *_VERSIONS[kind]):
+            try:
+                yield from (pod for pod in PODS.kept(item, object_name, Keep.ALL) if pod.node)
+            except SourceError:
+                continue
+
+
 def decode_dump(
     content: bytes,
     object_name: str = "dump",

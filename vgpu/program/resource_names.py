@@ -7,15 +7,16 @@ until the command ends. A program that runs on finds other names when it starts 
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vgpu.kube.dump import names_in_dump
+from vgpu.kube.documents import Keep
+from vgpu.kube.dump import bound_pods_in_dump, names_in_dump
 from vgpu.kube.kinds import DEVICE_CONFIGS, NODE_UNITS
-from vgpu.model.objects import Node
+from vgpu.model.objects import Node, Pod
 from vgpu.program.flags import Decorator, composed, env, field
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.name_evidence import (
@@ -23,10 +24,11 @@ from vgpu.schemes.name_evidence import (
     HOLDS_REGISTERS,
     VOLCANO_CONFIG,
     ConfiguredNames,
-    advertised_names,
     configured_names,
     has_register,
-    is_as_named,
+    may_differ,
+    names_by_evidence,
+    needs_pods,
 )
 from vgpu.schemes.registry import registry, renamed
 from vgpu.schemes.resource_names import (
@@ -127,11 +129,13 @@ resource_flags: Final = composed(nvidia_resource_flag, renamed_resource_flags)
 # ---------------------------------------------------------------- other sources
 
 
-def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node]) -> bool:
+def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node], *, judges: bool = True) -> bool:
     """Find the names by a cluster; returns whether others than before are in force.
 
     Then what was read before has to be read again. ``nodes`` are those that were read. Outside of a
-    command nothing is found, because the names hold as long as a command. Raises ClusterError.
+    command nothing is found, because the names hold as long as a command. Without ``judges`` names
+    that are not known stay as they are: a scheduler has to place the first pod by some name. Raises
+    ClusterError.
     """
     known = tuple(nodes)
     if not _is_open(known):
@@ -144,16 +148,24 @@ def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node]) -> bool:
             node for page in cluster.pages(NODE_UNITS, ahead=True) for node in page.objects
         )
 
-    return _settle(configs_of_cluster(cluster), known, with_all_units)
+    def pods() -> Iterator[Pod]:
+        node = known[0].name if len(known) == 1 else ""
+        selector = f"spec.nodeName={node}" if node else ""
+        for page in cluster.pods(keep=Keep.ALL, field_selector=selector):
+            yield from (pod for pod in page.objects if pod.node)
+
+    return _settle(configs_of_cluster(cluster), known, with_all_units, pods, judges=judges)
 
 
-def settle_at_start(kubeconfig: str, context: str) -> None:
+def settle_at_start(kubeconfig: str, context: str, *, judges: bool = True) -> None:
     """Find the names by a cluster, for a program that runs on without an answer, too."""
     from vgpu.program.kube_flags import connected  # noqa: PLC0415  # slow to import
 
     try:
         with connected(kubeconfig, context, START_SECONDS) as cluster:
-            settle_by_cluster(cluster, cluster.nodes())
+            settle_by_cluster(cluster, cluster.nodes(), judges=judges)
+            for note in unknown_names():
+                log.warning("names of resources not known", extra={"reason": note})
     except click.ClickException as error:
         log.warning("names of resources not looked for", extra={"reason": error.message})
 
@@ -165,6 +177,11 @@ def unknown_names() -> tuple[str, ...]:
         " what its nodes advertise, and the names that they do not advertise are not known: what"
         f" waiting pods request by them is unknown; --{system}.resource names them"
         for system in registry().partly_named
+    ) + tuple(
+        f"the names of the resources of {_TITLES[system]} are not known, since neither what its"
+        " nodes advertise nor its pods show them: nothing is judged by what pods request of"
+        f" {_TITLES[system]}; --{system}.resource names them (count=NAME)"
+        for system in registry().unnamed
     )
 
 
@@ -183,7 +200,12 @@ def settle_by_dumps(
             configs += found[0]
             nodes += found[1]
     if _is_open(nodes):
-        _settle(configs, nodes, lambda: nodes)
+        _settle(
+            configs,
+            nodes,
+            lambda: nodes,
+            lambda: (pod for each in contents for pod in bound_pods_in_dump(*each)),
+        )
     return configs, nodes
 
 
@@ -196,6 +218,9 @@ def _settle(
     configs: Iterable[ConfiguredNames],
     nodes: Sequence[Node],
     with_all_units: Callable[[], Sequence[Node]],
+    pods: Callable[[], Iterable[Pod]],
+    *,
+    judges: bool = True,
 ) -> bool:
     by_flag = {
         system for system, source in registry().sources.items() if source is NamesSource.FLAG
@@ -206,13 +231,16 @@ def _settle(
             names = registry().names[each.system].renamed(each.names)
             configured.setdefault(each.system, names)
     is_other = _put_in_force(configured, NamesSource.CONFIG_MAP)
-    if all(is_as_named(node, registry().names) for node in nodes):
+    if not any(may_differ(node, registry().names) for node in nodes):
         return is_other
-    advertised = advertised_names(with_all_units(), registry().names)
+    all_units = with_all_units()
+    if not needs_pods(all_units, registry().names):
+        return is_other
+    found = names_by_evidence(all_units, pods(), registry().names, configured)
     unsettled = {
         system: names
-        for system, names in advertised.items()
-        if system not in by_flag and system not in configured
+        for system, names in found.items()
+        if system not in by_flag and (judges or not names.is_unknown)
     }
     return _put_in_force(unsettled, NamesSource.NODES) or is_other
 

@@ -96,6 +96,11 @@ class SchemeRegistry:
         """The systems of which only some names are known, by the name of the row."""
         return tuple(system for system, names in self.names.items() if names.is_partial)
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The systems of which no name is known, by the name of the row."""
+        return tuple(system for system, names in self.names.items() if names.is_unknown)
+
     def may_be_renamed(self, requested: Collection[str]) -> bool:
         """Whether a pod that requests these may request amounts whose names are not known."""
         return any(self.names[system].count in requested for system in self.partly_named)

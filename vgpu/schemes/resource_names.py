@@ -26,6 +26,7 @@ class ResourceNames(msgspec.Struct, frozen=True):
         priority: the priority of a container's kernels.
         is_partial: whether some of the names are not known, since what nodes advertise does not
             show them: then amounts of requests are unknown.
+        is_unknown: whether none of the names is known: then nothing is judged by what pods request.
     """
 
     count: str = ""
@@ -34,6 +35,7 @@ class ResourceNames(msgspec.Struct, frozen=True):
     cores: str = ""
     priority: str = ""
     is_partial: bool = False
+    is_unknown: bool = False
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -45,8 +47,19 @@ class ResourceNames(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **names)
 
 
-ROLES: Final = tuple(each for each in ResourceNames.__struct_fields__ if each != "is_partial")
+ROLES: Final = tuple(each for each in ResourceNames.__struct_fields__ if not each.startswith("is_"))
 """The fields with a name."""
+
+
+def unknown_name(system: str, role: str) -> str:
+    """What stands for a name that is not known: no resource can have it, and no pod requests it."""
+    return f"unknown name ({system}, {typed_role(role)})"
+
+
+def unknown(system: str) -> ResourceNames:
+    """The names of a system of which none is known."""
+    names = {role: unknown_name(system, role) for role in roles(system)}
+    return ResourceNames(is_unknown=True).renamed(names)
 
 
 class NamesSource(StrEnum):

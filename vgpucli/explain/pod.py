@@ -19,7 +19,7 @@ from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.limited_step import limited_step
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, StepReason, WayStep
-from vgpucli.explain.pod_facts import is_placed
+from vgpucli.explain.pod_facts import is_placed, read_system
 from vgpucli.explain.request_steps import quota_step, request_step
 from vgpucli.explain.reservation_step import reserved_step
 from vgpucli.explain.room_step import nodes_step
@@ -67,9 +67,7 @@ def _system(evidence: KnownPod) -> str:
         return system_title("nvidia")
     if not isinstance(evidence.demanded, PlacementRefusal):
         return system_title(evidence.demanded[0].row.name)
-    schemes = {want.scheme.value for want in evidence.reading.wanted}
-    schemes |= {claim.scheme.value for claim in evidence.reading.claims}
-    return system_title(*sorted(schemes))
+    return read_system(evidence)
 
 
 _STATIC: Final = (

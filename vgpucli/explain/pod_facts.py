@@ -12,6 +12,7 @@ from vgpu.model.objects import ContainerState, Pod, Status
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, WayStep
@@ -78,11 +79,27 @@ def unreadable_texts(evidence: KnownPod) -> tuple[str, ...]:
     )
 
 
+def read_system(evidence: KnownPod) -> str:
+    """The systems of the pod's requests and annotations for people.
+
+    Volcano and HAMi are one scheme: where the pod has annotations or labels of one, it is that one.
+    """
+    reading, keys = evidence.reading, (*evidence.pod.annotations, *evidence.pod.labels)
+    schemes = {want.scheme for want in reading.wanted} | {claim.scheme for claim in reading.claims}
+    names: set[str] = set()
+    for scheme in schemes:
+        marked = {
+            row.name
+            for row in registry().rows
+            if row.scheme is scheme and any(key.startswith(row.keys.marks) for key in keys)
+        }
+        names |= marked or {scheme.value}
+    return system_title(*sorted(names))
+
+
 def foreign_requests(evidence: KnownPod, requests: Iterable[Request]) -> Iterator[str]:
     """The requests of a pod that our scheduler does not place, for people."""
-    schemes = {want.scheme.value for want in evidence.reading.wanted}
-    schemes |= {claim.scheme.value for claim in evidence.reading.claims}
-    named = system_title(*sorted(schemes))
+    named = read_system(evidence)
     text = request_text(requests)
     yield f"{named}: {text}" if text else f"{named}, by the annotations of the pod"
 
@@ -105,8 +122,8 @@ def claim_text(evidence: KnownPod, claim: Claim) -> str:
     when = f" at {time_text(claim.assumed_at)}" if claim.assumed_at is not None else ""
     what = ", ".join(parts) or "nothing"
     demanded = evidence.demanded
-    own = "" if isinstance(demanded, PlacementRefusal) else demanded[0].row.name
-    system = system_title(own or claim.scheme.value)
+    own = "" if isinstance(demanded, PlacementRefusal) else system_title(demanded[0].row.name)
+    system = own or read_system(evidence)
     return f"the scheduler of {system} reserved {what}{where}{when}"
 
 

@@ -147,6 +147,8 @@ class Volcano(BaseCodec, frozen=True):
         Only app containers are served: Volcano's scheduler ignores the others, and HAMi's
         includes them only in new versions. Raises ClaimError.
         """
+        if self.key_set.resources.is_unknown:
+            return self._as_allocated(pod)
         requests: list[Request] = []
         for container in pod.containers:
             if container.limits or container.broken:
@@ -156,6 +158,25 @@ class Volcano(BaseCodec, frozen=True):
         if self.key_set.resources.is_partial:
             return self._as_reserved(pod, requests)
         return tuple(requests)
+
+    def _as_allocated(self, pod: Pod) -> tuple[Request, ...]:
+        """What the scheduler has allocated: the names of what pods request are not known."""
+        try:
+            claim = volcano_claim.read(pod, self.key_set, self.unit_bytes, ())
+        except ClaimError:
+            return ()
+        kinds = {each.name: each.kind for each in pod.containers}
+        return tuple(
+            Request(
+                each.container,
+                len(each.shares),
+                memory_bytes=each.shares[0].memory_bytes,
+                cores_milli=each.shares[0].cores_milli or 0,
+                kind=kinds[each.container],
+            )
+            for each in (claim.allocations if claim else ())
+            if each.shares
+        )
 
     def _as_reserved(self, pod: Pod, requests: Sequence[Request]) -> tuple[Request, ...]:
         """The requests with the amounts that the scheduler has reserved for them.

@@ -74,6 +74,8 @@ def whole_gpus(nodes: Iterable[Node], names: SystemNames = ORIGINAL_NAMES) -> Ca
     shared = frozenset((*hami.implied_by, volcano.number, *volcano.implied_by))
     if not is_nvidia_resource(hami.number):
         shared |= {hami.number}
+    if hami.resources.is_unknown:  # NVIDIA's own plugin has none of these
+        shared |= frozenset(HAMI.implied_by)
     registered = {node.name: node for node in nodes if HAMI.register in node.annotations}
 
     @cache
