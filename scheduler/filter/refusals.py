@@ -240,8 +240,7 @@ def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
 def request_text(requests: Iterable[Request]) -> str:
     """What containers request, for people."""
     return ", ".join(
-        f"{request.container or 'the pod'}: {count(request.count, 'GPU')}"
-        f" with {_memory(request)}{_cores(request)}"
+        f"{request.container or 'the pod'}: {count(request.count, 'GPU')} with {_amounts(request)}"
         for request in requests
     )
 
@@ -314,6 +313,12 @@ def _missing_memory(summary: RejectionSummary, demand: PodDemand) -> str:
     if summary.free_bytes is not None:
         parts.append(f"the largest free amount is {exact_size(summary.free_bytes)}")
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def _amounts(request: Request) -> str:
+    if request.has_unknown_amounts:
+        return "unknown memory and cores"
+    return f"{_memory(request)}{_cores(request)}"
 
 
 def _memory(request: Request) -> str:

@@ -70,7 +70,11 @@ def capacity_probes(
     pending: Iterable[Pending], pods: Mapping[str, Pod], schemes: Sequence[SchedulerScheme]
 ) -> CapacityProbes:
     """The largest request without a node of each system; ``pods`` are by the UID on the node."""
-    waiting = [each for each in pending if not each.node and each.request is not None]
+    waiting = [
+        each
+        for each in pending
+        if not each.node and each.request and not each.request.has_unknown_amounts
+    ]
     waiting.sort(key=_size_of, reverse=True)
     largest: dict[str, Probe] = {}
     for each in waiting:

@@ -64,6 +64,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         limit_milli: maximum cores that it may use when others leave them free (gpu-manager,
             kubeshare); None is ``cores_milli``.
         kind: when it runs.
+        has_unknown_amounts: whether memory and cores are requested by names that are not known.
     """
 
     container: str
@@ -73,6 +74,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     cores_milli: int = 0
     limit_milli: int | None = None
     kind: ContainerKind = ContainerKind.APP
+    has_unknown_amounts: bool = False
 
 
 class RequestDefaults(msgspec.Struct, frozen=True):

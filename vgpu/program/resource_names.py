@@ -171,13 +171,19 @@ def settle_at_start(kubeconfig: str, context: str, *, judges: bool = True) -> No
 
 
 def unknown_names() -> tuple[str, ...]:
-    """A note for each system of which only some names are known."""
-    return tuple(
+    """A note for each system of which only some names are known, or none."""
+    notes = (
         f"the name of the resource of {_TITLES[system]} is {registry().names[system].count} by"
         " what its nodes advertise, and the names that they do not advertise are not known: what"
         f" waiting pods request by them is unknown; --{system}.resource names them"
         for system in registry().partly_named
-    ) + tuple(
+    )
+    return (*notes, *unnamed_notes())
+
+
+def unnamed_notes() -> tuple[str, ...]:
+    """A note for each system of which no name is known."""
+    return tuple(
         f"the names of the resources of {_TITLES[system]} are not known, since neither what its"
         " nodes advertise nor its pods show them: nothing is judged by what pods request of"
         f" {_TITLES[system]}; --{system}.resource names them (count=NAME)"

@@ -305,7 +305,7 @@ class ClusterEvidence:
                     *of_claims.pods,
                     *self._of_nvidia(node.name),
                 )
-                if holds_devices(pod)
+                if holds_devices(pod) and other_scheduler(pod) is None
             ),
             resources,
             {

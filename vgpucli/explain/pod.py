@@ -19,7 +19,7 @@ from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.limited_step import limited_step
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, StepReason, WayStep
-from vgpucli.explain.pod_facts import is_placed, read_system
+from vgpucli.explain.pod_facts import is_placed, read_system, unnamed_request
 from vgpucli.explain.request_steps import quota_step, request_step
 from vgpucli.explain.reservation_step import reserved_step
 from vgpucli.explain.room_step import nodes_step
@@ -48,7 +48,9 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         f"{ref.namespace}/{ref.name}",
         tuple(steps),
         evidence.now,
-        nodes=() if evidence.in_the_way.missing else node_groups(evidence.answers, evidence.closed),
+        nodes=()
+        if evidence.in_the_way.missing or unnamed_request(evidence)
+        else node_groups(evidence.answers, evidence.closed),
         system=_system(evidence),
     )
     explanation = concluded(explanation)

@@ -97,6 +97,25 @@ def read_system(evidence: KnownPod) -> str:
     return system_title(*sorted(names))
 
 
+def unknown_amounts(requests: Iterable[Request]) -> bool:
+    """Whether memory and cores are requested by names that are not known."""
+    return any(request.has_unknown_amounts for request in requests)
+
+
+def unnamed_request(evidence: KnownPod) -> str:
+    """The system of a pod that is not placed and whose amounts are unknown; "" of another pod."""
+    demanded = evidence.demanded
+    if isinstance(demanded, PlacementRefusal) or is_placed(evidence):
+        return ""
+    scheme, demand = demanded
+    return scheme.row.name if unknown_amounts(demand.requests) else ""
+
+
+def names_needed(system: str) -> str:
+    """What a step needs to know the request: the flag with the names of a system's resources."""
+    return f"the names of the resources of {system_title(system)}: --{system}.resource"
+
+
 def foreign_requests(evidence: KnownPod, requests: Iterable[Request]) -> Iterator[str]:
     """The requests of a pod that our scheduler does not place, for people."""
     named = read_system(evidence)

@@ -9,6 +9,7 @@ from vgpu.inventory import WaitingReason
 from vgpu.kube.kept_keys import kept_keys
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.other_schedulers import system_of_resource
 from vgpu.schemes.registry import names_of
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.amounts import misread_amounts
@@ -18,8 +19,11 @@ from vgpucli.explain.pod_facts import (
     foreign_requests,
     is_placed,
     is_placed_by_others,
+    names_needed,
     reached,
     runs,
+    unknown_amounts,
+    unnamed_request,
     unreadable_texts,
 )
 from vgpucli.explain.queue_step import queue_step
@@ -57,6 +61,8 @@ def _valid_request(evidence: KnownPod) -> ExplainedStep:
     if not isinstance(demanded, PlacementRefusal):
         scheme, demand = demanded
         text = f"{system_title(scheme.row.name)}: {request_text(demand.requests)}"
+        if unknown_amounts(demand.requests):
+            return not_checked(WayStep.REQUEST, names_needed(scheme.row.name), text)
         return passed(WayStep.REQUEST, text)
     if is_placed_by_others(evidence):
         requests = tuple(want.request for want in evidence.reading.wanted)
@@ -114,7 +120,16 @@ def _observed_request(evidence: KnownPod) -> str:
     if not evidence.observed:
         return ""
     units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
-    return f"NVIDIA's device plugin, which vgpu only observes: {units}"
+    others = sorted(
+        {
+            f"{name} of {system}"
+            for container in evidence.pod.containers
+            for name, number in container.others.items()
+            if number and (system := system_of_resource(name))
+        }
+    )
+    also = f"; {', '.join(others)}, which vgpu does not read" if others else ""
+    return f"NVIDIA's device plugin, which vgpu only observes: {units}{also}"
 
 
 def quota_step(evidence: KnownPod) -> ExplainedStep:
@@ -122,6 +137,8 @@ def quota_step(evidence: KnownPod) -> ExplainedStep:
     queue = evidence.queue
     if queue is not None and queue.reason is not None:
         step = queue_step(queue)
+    elif system := unnamed_request(evidence):
+        step = not_checked(WayStep.QUOTA, names_needed(system))
     else:
         step = _answered_quota(evidence)
     texts = tuple(

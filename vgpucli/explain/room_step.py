@@ -17,7 +17,7 @@ from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_claims import UNCHECKED
-from vgpucli.explain.pod_facts import is_placed_by_others
+from vgpucli.explain.pod_facts import is_placed_by_others, names_needed, unnamed_request
 from vgpucli.explain.refusal import missed_units
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import ADVICE, MOST_NAMED, names_text, reopening, repair_advice
@@ -39,6 +39,8 @@ def nodes_step(evidence: KnownPod) -> ExplainedStep:
     is_refused = evidence.over_quota is not None or _waits_for_queue(evidence)
     if isinstance(evidence.demanded, PlacementRefusal) or is_refused:
         return not_reached(WayStep.NODES)
+    if system := unnamed_request(evidence):
+        return not_checked(WayStep.NODES, names_needed(system))
     return _missing(evidence) or _room(evidence, evidence.demanded[1])
 
 

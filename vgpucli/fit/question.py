@@ -17,6 +17,7 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import cluster_quotas
+from vgpu.schemes.other_schedulers import system_of_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.fit.answer import answer, exclusions, move
@@ -53,8 +54,9 @@ def answered(
     Raises click.ClickException for a pod whose GPUs nothing here counts.
     """
     pod = question.asked.pod
-    _require_names(read, question)
     demanded = demand_of(pod, schemes)
+    _require_names(read, question)
+    _require_amounts(demanded)
     is_foreign = registry().foreign(read.objects.nodes)
     by_units = is_foreign(pod) or _only_units(demanded, question)
     simulation, offers = simulated(read, schemes, question.asked.scheduling, question.drained)
@@ -128,6 +130,20 @@ def _split(pods: Iterable[Pod], is_foreign: Callable[[Pod], bool]) -> tuple[list
 def _require_names(read: Read, question: FitQuestion) -> None:
     """Raises click.ClickException for a pod that requests amounts by names that are not known."""
     units = _units(question)
+    others = [f"{name} of {other}" for name in units if (other := system_of_resource(name))]
+    if others:
+        raise click.ClickException(
+            f"{', '.join(others)}: not counted, since vgpu does not read what pods hold of it"
+        )
+    if system := next(iter(registry().unnamed), ""):
+        of_others = frozenset().union(
+            *(names for row, names in registry().advertised_by.items() if row != "nvidia")
+        )
+        if unknown := sorted(units.keys() - of_others):
+            raise click.ClickException(
+                f"whether {', '.join(unknown)} is of {system_title(system)} is unknown:"
+                f" --{system}.resource names its resources (count=NAME)"
+            )
     if registry().may_be_renamed(units):
         unknown = sorted(units.keys() - registry().resource_names - _advertised(read))
         if unknown:
@@ -136,6 +152,19 @@ def _require_names(read: Read, question: FitQuestion) -> None:
                 f"what the pod requests by {', '.join(unknown)} is unknown; --{system}.resource"
                 " names the resources"
             )
+
+
+def _require_amounts(demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal) -> None:
+    """Raises click.ClickException for memory and cores by names that are not known."""
+    if isinstance(demanded, PlacementRefusal):
+        return
+    scheme, demand = demanded
+    if any(request.has_unknown_amounts for request in demand.requests):
+        system = scheme.row.name
+        raise click.ClickException(
+            f"{system_title(system)}: {request_text(demand.requests)}; --{system}.resource names"
+            " the resources"
+        )
 
 
 def _only_units(

@@ -526,6 +526,8 @@ def _percent(milli: int) -> str:
 def wanted(request: Request) -> str:
     """The request as text."""
     times = f"{request.count} times " if request.count != 1 else ""
+    if request.has_unknown_amounts:
+        return f"{count(request.count, 'GPU')}, memory and cores unknown"
     return times + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
 
 

@@ -191,13 +191,7 @@ class Volcano(BaseCodec, frozen=True):
             for each in (claim.allocations if claim else ())
             if each.shares
         }
-        others = {each.name for each in pod.containers if each.others}
-        return tuple(
-            _as_share(request, reserved.get(request.container))
-            if request.container in others or request.container in reserved
-            else request
-            for request in requests
-        )
+        return tuple(_as_share(request, reserved.get(request.container)) for request in requests)
 
     def inadmissible(self, pod: Pod) -> str:
         """A percentage of memory that no scheduler may reserve for.
@@ -405,7 +399,7 @@ def _as_share(request: Request, share: Share | None) -> Request:
     if request.memory_bytes is not None:
         return request
     if share is None:
-        return structs.replace(request, memory_percent=None)
+        return structs.replace(request, memory_percent=None, has_unknown_amounts=True)
     return structs.replace(
         request,
         memory_bytes=share.memory_bytes,
