@@ -19,7 +19,13 @@ from vgpu.schemes.nvidia.gke import refusal as gke_refusal
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
 from vgpu.schemes.nvidia.resources import GPU, is_nvidia_resource
-from vgpu.schemes.other_schedulers import other_scheduler
+from vgpu.schemes.other_schedulers import (
+    MEMORY_RATIO,
+    RESERVATION,
+    OtherScheduler,
+    asked_fraction,
+    other_scheduler,
+)
 from vgpu.schemes.registry import registry
 
 SCHEME: Final = NVIDIA
@@ -94,7 +100,8 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
 def on_unknown_gpus(pods: Iterable[Pod], ledger: Ledger) -> tuple[Holding, ...]:
     """What the plugin's pods on a node hold of GPUs that another system has registered there.
 
-    A unit is a GPU or a part of one: it comes to no more than the largest GPU of the node.
+    A unit is a GPU or a part of one: it comes to no more than the largest GPU of the node. So do
+    pods of KAI and Koordinator hold, whose shares are not read: what they ask for, or all.
     """
     sizes = [entry.device.memory_bytes for entry in ledger.devices]
     if not sizes:
@@ -104,7 +111,7 @@ def on_unknown_gpus(pods: Iterable[Pod], ledger: Ledger) -> tuple[Holding, ...]:
         Holding(
             holder.pod,
             holder.container,
-            Share("", None if largest is None else holder.number * largest),
+            Share("", memory),
             SCHEME,
             Phase.ASSIGNED if holder.state.phase == "Running" else Phase.ASSUMED,
             Source.ANNOTATIONS,
@@ -112,8 +119,44 @@ def on_unknown_gpus(pods: Iterable[Pod], ledger: Ledger) -> tuple[Holding, ...]:
             holder.since,
         )
         for pod in pods
-        for _, holder in _holders(pod)
+        for holder, memory in _on_unknown(pod, sizes, largest)
     )
+
+
+def is_on_unknown_gpu(pod: Pod) -> bool:
+    """Whether the pod holds a share of another system whose shares are not read, on NVIDIA's GPUs.
+
+    A pod that reserves a GPU for such pods is not one of them.
+    """
+    other = other_scheduler(pod) if pod.node else None
+    return (
+        other is not None
+        and other.scheduler is not OtherScheduler.VENDOR
+        and holds_devices(pod)
+        and (RESERVATION[0], RESERVATION[1]) not in pod.labels.items()
+    )
+
+
+def _on_unknown(
+    pod: Pod, sizes: Sequence[int | None], largest: int | None
+) -> Iterator[tuple[NvidiaHolder, int | None]]:
+    """What a pod holds of GPUs of these sizes in bytes; None is not known.
+
+    How many GPUs a share is of is not read: an unknown share may be of all.
+    """
+    holders = [holder for _, holder in _holders(pod)]
+    for holder in holders:
+        yield holder, None if largest is None else holder.number * largest
+    if holders or not is_on_unknown_gpu(pod):
+        return
+    fraction = asked_fraction(pod)
+    memory = fraction.memory_of(largest) if fraction else None
+    if memory is None and largest is not None:
+        ratio = sum(container.others.get(MEMORY_RATIO, 0) for container in pod.containers)
+        memory = largest * ratio // 100 if ratio else sum(size or 0 for size in sizes)
+    since = pod.scheduled_at or pod.started_at or pod.created_at
+    container = pod.containers[0].name if pod.containers else ""
+    yield NvidiaHolder(pod.ref, container, 1, pod_state(pod, container), since), memory
 
 
 def is_own_unit(resource: str) -> bool:

@@ -19,7 +19,7 @@ from vgpu.inventory.free_capacity import (
 )
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.inventory.nvidia import nvidia_devices, on_unknown_gpus
+from vgpu.inventory.nvidia import is_on_unknown_gpu, nvidia_devices, on_unknown_gpus
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.pending import pending_containers
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
@@ -147,8 +147,8 @@ def _views(
 ) -> Iterator[NodeView]:
     known = {node.name: node for node in objects.nodes}
     of_nvidia: dict[str, list[Pod]] = {}
-    for pod in objects.pods if detected.nvidia else ():
-        if pod.node and pod.ref.uid in detected.nvidia:
+    for pod in objects.pods:
+        if pod.node and (pod.ref.uid in detected.nvidia or is_on_unknown_gpu(pod)):
             of_nvidia.setdefault(pod.node, []).append(pod)
     left = units_left(objects.nodes, objects.pods)
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}

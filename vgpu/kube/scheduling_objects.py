@@ -59,6 +59,7 @@ class UncheckedPart(Explained):
     OTHER_EXTENDERS = "other_extenders", "resources that another scheduler extender may place"
     OTHER_SCHEDULER = "other_scheduler", "queues and pod groups of another scheduler"
     RUNTIME_CLASS = "runtime_class", "the overhead and the nodes of the RuntimeClass"
+    ON_UNKNOWN_GPU = "on_unknown_gpu", "pods that hold shares of an unknown GPU"
     UNREADABLE = "unreadable", "a part of the pod that cannot be read"
 
 

@@ -48,6 +48,9 @@ DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
 """The label of Koordinator's pods that have the library of another system, HAMi-core."""
 
+MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
+"""Koordinator's resource: percent of a GPU's memory, more than 100 of several GPUs."""
+
 RESERVATION: Final = ("app", "kai-resource-reservation")
 """The label of KAI's reservation pods, in :data:`_RESERVATIONS`."""
 

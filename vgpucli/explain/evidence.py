@@ -16,7 +16,7 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Units, detect_schemes
-from vgpu.inventory.nvidia import advertised_units, on_unknown_gpus
+from vgpu.inventory.nvidia import advertised_units, is_on_unknown_gpu, on_unknown_gpus
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.kube.kueue_kinds import QueuedWorkload
@@ -335,7 +335,7 @@ class ClusterEvidence:
                 for each in node_errors(node, self.now)
             ),
             self.cluster.pods_read,
-            on_unknown_gpus(self._of_nvidia(node.name), ledger),
+            on_unknown_gpus(self._on_unknown_gpus(node.name), ledger),
         )
 
     def ledger(self, name: str) -> Ledger:
@@ -364,6 +364,15 @@ class ClusterEvidence:
         uids = self.schemes.nvidia
         pods = self.cluster.objects.pods if uids else ()
         return (pod for pod in pods if pod.node == name and pod.ref.uid in uids)
+
+    def _on_unknown_gpus(self, name: str) -> Iterator[Pod]:
+        """The pods on the node whose GPUs no object names."""
+        uids = self.schemes.nvidia
+        return (
+            pod
+            for pod in self.cluster.objects.pods
+            if pod.node == name and (pod.ref.uid in uids or is_on_unknown_gpu(pod))
+        )
 
     # ------------------------------------------------------------ parts
 
@@ -521,6 +530,11 @@ class ClusterEvidence:
                 fits=bool(evidence.observed or roomy - evidence.closed.keys()),
             ),
             taints=frozenset(taint.key for node in gpu_nodes for taint in node.taints),
+            on_unknown_gpus=tuple(
+                f"{each.ref.namespace}/{each.ref.name}"
+                for each in self.cluster.objects.pods
+                if each.node in names and is_on_unknown_gpu(each)
+            ),
             unallocatable=()
             if isinstance(demanded, PlacementRefusal)
             else tuple(unallocatable(fitting, demanded[1]))[:MOST_LISTED],

@@ -49,6 +49,7 @@ class InTheWay(msgspec.Struct, frozen=True):
         webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
         taints: keys of the taints of nodes with GPUs of the pod's system.
         installation: errors of the components of the pod's sharing system.
+        on_unknown_gpus: pods on nodes with room whose shares of GPUs are not read.
         group: the PodGroup of a pod that waits; None if it has none.
         unallocatable: units of the GPU's resource that nodes with room have and cannot allocate,
             as sentences.
@@ -64,6 +65,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     webhook: str = ""
     taints: frozenset[str] = frozenset()
     unallocatable: tuple[str, ...] = ()
+    on_unknown_gpus: tuple[str, ...] = ()
     installation: tuple[InstallationError, ...] = ()
     group: GroupOfPod | None = None
 

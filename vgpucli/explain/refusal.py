@@ -332,6 +332,7 @@ def _is_obstructed(evidence: KnownPod, free: list[str]) -> bool:
             for each in view.standing
         )
         or known.missing
+        or known.on_unknown_gpus
         or evidence.pod.uses_resource_claims
         or locked.intersection(free)
     )

@@ -1,6 +1,7 @@
 """A question of `vgpu fit`, and which part of the cluster answers it. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import click
 import msgspec
@@ -8,7 +9,7 @@ from msgspec import structs
 
 from scheduler.filter.refusals import request_text
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.inventory.nvidia import is_own_unit, plugin_refusal
+from vgpu.inventory.nvidia import is_on_unknown_gpu, is_own_unit, plugin_refusal
 from vgpu.kube.closed_nodes import NO_POD, ClosedReason, with_all_allocatable
 from vgpu.kube.quantities import is_extended
 from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
@@ -28,6 +29,9 @@ from vgpucli.inspect.read import Read
 from vgpucli.missing_resources import MissingResource, with_nearest
 from vgpucli.node_offers import NodeOffers, uncounted
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
+
+_MOST_NAMED: Final = 5
+"""Maximum number of pods that are named."""
 
 
 class FitQuestion(msgspec.Struct, frozen=True):
@@ -83,6 +87,8 @@ def answered(
         *_other_extenders(read, question),
         *_supplied(read, question),
     )
+    if not by_units:
+        unchecked = (*unchecked, *_on_unknown_gpus(read))
     excluded = exclusions(offers, question.drained) if not fit.excluded else fit.excluded
     return structs.replace(fit, moved=moved, unchecked=unchecked, excluded=excluded), requested
 
@@ -246,6 +252,20 @@ def _by_units(read: Read, offers: NodeOffers, question: FitQuestion) -> FitAnswe
     }
     fit = units_answer(offers, question.wanted, system, room, refused)
     return structs.replace(fit, excluded=refused | exclusions(offers, question.drained))
+
+
+def _on_unknown_gpus(read: Read) -> Iterator[Unchecked]:
+    """Pods of other systems on nodes with GPUs of ours: fewer pods may fit than are counted."""
+    nodes = {node.name for node in read.objects.nodes if registry().schemes_of(node)}
+    pods = sorted(
+        f"{pod.ref.namespace}/{pod.ref.name}"
+        for pod in read.objects.pods
+        if pod.node in nodes and is_on_unknown_gpu(pod)
+    )
+    if pods:
+        more = f" and {len(pods) - _MOST_NAMED} more" if len(pods) > _MOST_NAMED else ""
+        detail = f"{', '.join(pods[:_MOST_NAMED])}{more}: fewer pods may fit"
+        yield Unchecked(UncheckedPart.ON_UNKNOWN_GPU, detail)
 
 
 def _missing(
