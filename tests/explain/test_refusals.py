@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from tests.explain.test_explain_pods import STALE, asking, decisive, explanation
-from tests.reconciler.samples import HOUR, NOW, lock, node, pod, refused
+from tests.reconciler.samples import GPUS, HOUR, NOW, lock, node, pod, refused
 from vgpu.model.objects import Namespace, Node
 from vgpu.model.taints import Taint
 from vgpucli.explain.model import ExplainOutcome, WayStep
@@ -208,3 +208,25 @@ def test_a_taint_of_nodes_that_are_closed_to_the_pod_is_left_out(taint):
     waits = hami(unschedulable=message)
     assert decisive(explanation(waits, hami_node(), *others))[2] == ["stale_scheduler"]
     assert decisive(explanation(waits, hami_node(), others[0]))[2] == ["other_checks"]
+
+
+def test_a_cause_that_the_message_names_decides_over_missing_room():
+    """No lock, failed bind or silent extender follows from a full GPU."""
+    full = [pod(f"full-{each}", "hami", gpu=each % GPUS) for each in range(8 * GPUS)]
+    locked = hami_node(annotations=lock(refused(pod("before", "hami"))))
+    refusing = 'Post "https://127.0.0.1:443/filter": dial tcp 127.0.0.1:443: connection refused'
+    cases = [
+        ("node gpu-1 has been locked within 5m0s", "lock_expired"),
+        (refusing, "extender_fails"),
+        ("binding rejected: already assigned to node gpu-9", "bound_elsewhere"),
+    ]
+    for message, code in cases:
+        for node_of_case in (locked, hami_node(unschedulable=True, annotations=locked.annotations)):
+            explained = explanation(hami(unschedulable=message), node_of_case, *full)
+            nodes = next(step for step in explained.steps if step.step is WayStep.NODES)
+            assert nodes.outcome is ExplainOutcome.FAILED
+            assert decisive(explained)[0] is WayStep.RESERVED
+            assert decisive(explained)[2][0] == code, message
+    mixed = "0/2 nodes are available: 1 CardInsufficientMemory, 1 node lock contention."
+    explained = explanation(hami(unschedulable=mixed), locked, *full)
+    assert decisive(explained)[0] is WayStep.NODES

@@ -163,6 +163,7 @@ class ExplainedStep(msgspec.Struct, frozen=True):
         needs: what would show the outcome of a step that is not checked; "" of others.
         advice: what to do in place of the advice for the first reason; None if that holds.
         detail: what exactly the first reason is about, for the closing sentence.
+        is_proven: whether the scheduler's message names the cause, whatever room nodes have.
     """
 
     step: WayStep
@@ -174,6 +175,7 @@ class ExplainedStep(msgspec.Struct, frozen=True):
     needs: str = ""
     advice: str | None = None
     detail: str = ""
+    is_proven: bool = False
 
 
 class GpuGroup(msgspec.Struct, frozen=True):
@@ -231,9 +233,16 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def decisive(self) -> ExplainedStep | None:
-        """The step that decides: the first that failed, else the first that waits."""
-        for outcome in (ExplainOutcome.FAILED, ExplainOutcome.WAITING):
-            for step in self.steps:
-                if step.outcome is outcome:
-                    return step
-        return None
+        """The step that decides: the first that failed, else the first that waits.
+
+        Missing room decides over no later step whose cause the scheduler's message names.
+        """
+        failed = [step for step in self.steps if step.outcome is ExplainOutcome.FAILED]
+        waiting = (step for step in self.steps if step.outcome is ExplainOutcome.WAITING)
+        if not failed:
+            return next(waiting, None)
+        first = failed[0]
+        codes = [reason.code for reason in first.reasons]
+        if first.step is WayStep.NODES and ExplainReason.MISSING_RESOURCE not in codes:
+            return next((step for step in failed if step.is_proven), first)
+        return first

@@ -52,12 +52,10 @@ _CONTROL_PLANE: Final = "node-role.kubernetes.io/"
 def refused_step(evidence: KnownPod, fitting: list[str], room: str) -> ExplainedStep:
     """The step of a pod that is refused although ``fitting`` nodes have room."""
     message = parsed(evidence.pod.unschedulable)
-    quoted = f"kube-scheduler: {message.text}"
-    for cause in _CAUSES:
-        step = cause(evidence, message)
-        if step is not None:
-            return structs.replace(step, evidence=(*step.evidence, quoted, room))
-    return _of_parts(evidence, message, fitting, (quoted, room))
+    step = _named_by(evidence, message)
+    if step is not None:
+        return structs.replace(step, evidence=(*step.evidence, room))
+    return _of_parts(evidence, message, fitting, (f"kube-scheduler: {message.text}", room))
 
 
 def missed_units(evidence: KnownPod, message: SchedulerMessage) -> tuple[MessagePart, ...]:
@@ -69,13 +67,22 @@ def missed_units(evidence: KnownPod, message: SchedulerMessage) -> tuple[Message
 def cause_without_room(evidence: KnownPod) -> ExplainedStep | None:
     """The cause that the message names by itself, whatever room nodes have; None if none."""
     message = parsed(evidence.pod.unschedulable)
-    if not message.parts:
-        return None
+    return _named_by(evidence, message) if message.parts else None
+
+
+def _named_by(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
+    """The step of the most specific cause that the message names, with the message; None if none.
+
+    A cause beside parts about the pod's shares may be one of some nodes only.
+    """
     for cause in _CAUSES:
         step = cause(evidence, message)
         if step is not None:
             quoted = f"kube-scheduler: {message.text}"
-            return structs.replace(step, evidence=(*step.evidence, quoted))
+            is_proven = cause in _NEVER_FOR_ROOM and (
+                cause is _by_other_scheduler or not message.of_kind(PartKind.SHARES)
+            )
+            return structs.replace(step, evidence=(*step.evidence, quoted), is_proven=is_proven)
     return None
 
 
@@ -86,7 +93,7 @@ def _locked(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | No
     parts = message.of_kind(PartKind.LOCK)
     if not parts:
         return None
-    known = evidence.in_the_way.locks
+    known = (*evidence.in_the_way.locks, *evidence.in_the_way.full_locked)
     of_open = {node for node, _ in known} - evidence.closed.keys()
     names = {part.name for part in parts} - {""} or of_open or {node for node, _ in known}
     locks = [(node, lock) for node, lock in known if node in names]
@@ -242,11 +249,16 @@ def group_step(evidence: KnownPod) -> ExplainedStep | None:
     )
 
 
+_by_extender: Final = _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS)
+
+_NEVER_FOR_ROOM: Final = frozenset({_locked, _bind_failed, _by_other_scheduler, _by_extender})
+"""Causes that no scheduler names for nodes without room: they decide over what nodes answer."""
+
 _CAUSES: Final[tuple[_Cause, ...]] = (
     _locked,
     _bind_failed,
     _by_other_scheduler,
-    _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS),
+    _by_extender,
     _by_message(PartKind.GATE, ExplainReason.GATED),
     _by_message(PartKind.RESOURCE_CLAIM, ExplainReason.RESOURCE_CLAIMS_WAIT),
     _by_group(PartKind.QUEUE, ExplainReason.QUEUE_FULL),
