@@ -31,6 +31,8 @@ from vgpu.quota.resources import Amounts, amount_text
 
 _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
 
+_NEVER: Final = frozenset({PlacementReason.NO_GPUS, PlacementReason.UNKNOWN_NODE})
+
 NodeTexts = Mapping[str, str] | msgspec.Raw
 """Texts by the name of the node; Raw is that in JSON."""
 
@@ -121,7 +123,8 @@ class RefusedNodes:
     def counts(self) -> tuple[tuple[PlacementReason, int], ...]:
         """The causes with the number of their nodes, the most frequent first.
 
-        Causes that are equally frequent are in the order of the enum.
+        Causes that are equally frequent are in the order of the enum. Nodes without a GPU of the
+        pod's system, and unknown ones, come last: the pod can never use them.
         """
         only = self.only_cause()
         if only is not None:
@@ -129,10 +132,12 @@ class RefusedNodes:
         counts: Counter[PlacementReason] = Counter()
         for answer, nodes in Counter(self._answers).items():
             counts[self._refusals[answer].cause] += nodes
-        return tuple(sorted(counts.items(), key=lambda item: (-item[1], _ORDER[item[0]])))
+        return tuple(
+            sorted(counts.items(), key=lambda item: (item[0] in _NEVER, -item[1], _ORDER[item[0]]))
+        )
 
     def most_frequent(self) -> PlacementReason | None:
-        """The cause of most nodes; None without nodes."""
+        """The first of the counts: the cause of most nodes; None without nodes."""
         return next((cause for cause, _ in self.counts()), None)
 
     def only_cause(self) -> PlacementReason | None:

@@ -230,3 +230,16 @@ def test_a_cause_that_the_message_names_decides_over_missing_room():
     mixed = "0/2 nodes are available: 1 CardInsufficientMemory, 1 node lock contention."
     explained = explanation(hami(unschedulable=mixed), locked, *full)
     assert decisive(explained)[0] is WayStep.NODES
+
+
+def test_nodes_of_another_system_never_decide_and_are_not_counted():
+    others = [node(f"other-{number}", "gpushare") for number in range(2)]
+    full = [pod(f"full-{each}", "hami", gpu=each % GPUS) for each in range(8 * GPUS)]
+    explained = explanation(hami(unschedulable=REFUSED), hami_node(), *others, *full)
+    assert decisive(explained)[2] == ["memory"]
+    assert not any("sharing system" in text for text in explained.decisive.evidence)
+    assert [group.reason.value for group in explained.nodes] == ["memory", "no_gpus"]
+    with_room = explanation(hami(unschedulable=REFUSED), hami_node(), *others)
+    assert "GPUs have room on 1 of 1 node: gpu-1" in with_room.steps[2].evidence
+    none = explanation(hami(unschedulable=REFUSED), *others)
+    assert decisive(none)[2] == ["no_gpus"]

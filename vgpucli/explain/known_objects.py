@@ -197,6 +197,8 @@ def node_groups(
 ) -> tuple[NodeGroup, ...]:
     """The nodes that take the pod, then the others, the largest group first.
 
+    Nodes without a GPU of the pod's system come last.
+
     A node that has no room is in the group of this reason, also if it is ``closed``.
     """
     by_reason: dict[PlacementReason | ClosedReason | None, list[NodeAnswer]] = {}
@@ -240,6 +242,7 @@ def node_groups(
             groups,
             key=lambda group: (
                 group.reason is not None,
+                group.reason is PlacementReason.NO_GPUS,
                 -len(group.names),
                 0 if group.reason is None else _ORDER[group.reason],
             ),

@@ -104,6 +104,9 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     if not evidence.answers:
         return failed(WayStep.NODES, PlacementReason.NO_GPUS, "no node registers GPUs to share")
     refused = {name: refusal for name, _, refusal in evidence.answers if refusal is not None}
+    of_others = {name for name, each in refused.items() if each.cause is PlacementReason.NO_GPUS}
+    if len(of_others) < len(evidence.answers):  # the pod can never use them
+        refused = {name: each for name, each in refused.items() if name not in of_others}
     fitting = [name for name, _, refusal in evidence.answers if refusal is None]
     if not fitting:
         numbers = RefusedNodes.of(refused)
@@ -119,7 +122,7 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
         return step
     taking = [name for name in fitting if name not in evidence.closed]
     named = taking or fitting
-    total = count(len(evidence.answers), "node")
+    total = count(len(fitting) + len(refused), "node")
     text = f"GPUs have room on {len(named)} of {total}: {names_text(named)}"
     return passed(WayStep.NODES, text) if taking else _closed(evidence, fitting, text)
 
