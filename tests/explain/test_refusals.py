@@ -243,3 +243,31 @@ def test_nodes_of_another_system_never_decide_and_are_not_counted():
     assert "GPUs have room on 1 of 1 node: gpu-1" in with_room.steps[2].evidence
     none = explanation(hami(unschedulable=REFUSED), *others)
     assert decisive(none)[2] == ["no_gpus"]
+
+
+def test_the_type_that_a_pod_wants_decides_where_no_gpu_has_it():
+    """Also where the memory of such a GPU is checked first; a GPU of another type is no size."""
+    (container,) = hami().containers
+    large = structs.replace(container, limits={**container.limits, "nvidia.com/gpumem": 900_000})
+    wants = hami(
+        unschedulable="0/2 nodes are available: 2 CardTypeMismatch.",
+        containers=(large,),
+        annotations={"nvidia.com/use-gputype": "H100"},
+    )
+    explained = explanation(wants, hami_node("gpu-1"), hami_node("gpu-2"))
+    assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["type"])
+    assert explained.advice == "correct the annotations of the pod that choose GPUs"
+    pinned = structs.replace(wants, annotations={"nvidia.com/use-gpuuuid": "GPU-elsewhere"})
+    assert decisive(explanation(pinned, hami_node("gpu-1")))[2] == ["uuid"]
+
+
+def test_nodes_of_excluded_types_never_decide_beside_one_of_the_wanted_type():
+    nodes = []
+    for number, model in enumerate(("H100", "A100", "A100")):
+        there = hami_node(f"gpu-{number}")
+        text = {key: value.replace("A100", model) for key, value in there.annotations.items()}
+        nodes.append(structs.replace(there, annotations=text))
+    full = [pod(f"f-{n}", "hami", node="gpu-0", gpu=n % GPUS) for n in range(8 * GPUS)]
+    wants = hami(unschedulable=REFUSED, annotations={"nvidia.com/use-gputype": "H100"})
+    explained = explanation(wants, *nodes, *full)
+    assert decisive(explained)[2] == ["memory", "type"]

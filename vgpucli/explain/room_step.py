@@ -12,8 +12,10 @@ from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
 from vgpu.model.units import count, rounded_size
 from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpucli.explain.excluded_gpus import EXCLUDING, excluded_gpus
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_claims import UNCHECKED
@@ -41,7 +43,7 @@ def nodes_step(evidence: KnownPod) -> ExplainedStep:
         return not_reached(WayStep.NODES)
     if system := unnamed_request(evidence):
         return not_checked(WayStep.NODES, names_needed(system))
-    return _missing(evidence) or _room(evidence, evidence.demanded[1])
+    return _missing(evidence) or _room(evidence, *evidence.demanded)
 
 
 def _waits_for_queue(evidence: KnownPod) -> bool:
@@ -97,7 +99,7 @@ def _missing(evidence: KnownPod) -> ExplainedStep | None:
     return structs.replace(step, detail=texts[0])
 
 
-def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
+def _room(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> ExplainedStep:
     """Whether a node has room for a pod that is not bound."""
     if not evidence.nodes_read:
         return not_checked(WayStep.NODES, NODES_IN_DUMP)
@@ -110,12 +112,14 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
     fitting = [name for name, _, refusal in evidence.answers if refusal is None]
     if not fitting:
         numbers = RefusedNodes.of(refused)
-        reasons = tuple(StepReason.of(reason) for reason, _ in numbers.counts())
-        text = rejection_text(summary_of(numbers), demand)
+        summary = summary_of(numbers)
+        counts = tuple(sorted(summary.counts, key=lambda each: each[0] in EXCLUDING))
+        reasons = tuple(StepReason.of(reason) for reason, _ in counts)
+        text = rejection_text(structs.replace(summary, counts=counts), demand)
         texts = tuple(text.split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
         step = _with_ending(_of_node(step, evidence), evidence)
-        if too_large := _too_large(evidence, demand):
+        if too_large := _too_large(evidence, scheme, demand):
             advice = "request less memory for each GPU, or add a larger GPU"
             texts = (*texts, too_large)
             return structs.replace(step, evidence=texts, detail=too_large, advice=advice)
@@ -192,14 +196,19 @@ def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedS
     return structs.replace(step, advice=advice, detail=f"{first}{more}: {detail}")
 
 
-def _too_large(evidence: KnownPod, demand: PodDemand) -> str:
-    """That no GPU of the nodes is as large as the pod requests, as a sentence; "" if one is."""
+def _too_large(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> str:
+    """That no GPU of the nodes is as large as the pod requests, as a sentence; "" if one is.
+
+    GPUs that the pod's annotations exclude are none of them.
+    """
     wanted = max((request.memory_bytes or 0 for request in demand.requests), default=0)
     sizes = [
         gpu.capacity_bytes
         for _, view, _ in evidence.answers
         if view is not None
+        for excluded in [excluded_gpus(scheme, demand, view.candidate)]
         for gpu in view.candidate.gpus
+        if gpu.device.name not in excluded
     ]
     largest = max(sizes, default=0)
     if not largest or wanted <= largest:
