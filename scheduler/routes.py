@@ -227,7 +227,7 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     fitting = sum(name not in refused and name not in closed for name, _, _ in explained)
     yield f"now {fitting} of {count(len(explained), 'node with GPUs')} take it"
     if refused:
-        yield rejection_text(summary_of(RefusedNodes.of(refused)), requested)
+        yield rejection_text(summary_of(RefusedNodes.of(refused)), scheme, requested)
     for name, view, refusal in explained:
         why = closed[name].text if name in closed else ""
         shares_cores = scheme.row.shares_cores

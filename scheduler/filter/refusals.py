@@ -17,6 +17,7 @@ from vgpu.model.allocation import Request
 from vgpu.model.folding import MOST_EQUAL, folded_texts
 from vgpu.model.units import count, exact_size, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand, UsedGpu
+from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import (
     OF_QUOTA,
@@ -222,13 +223,26 @@ def summary_of(refused: RefusedNodes) -> RejectionSummary:
     )
 
 
-def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
+def largest_share(scheme: SchedulerScheme, demand: PodDemand) -> tuple[int, str]:
+    """The most memory that the pod requests of one GPU, in bytes, and as text; 0 is none.
+
+    A sharing system may place the sum of several containers on one GPU.
+    """
+    placed = scheme.dialect.requests(demand)
+    of_container = max((each.memory_bytes or 0 for each in demand.requests), default=0)
+    most = max((each.memory_bytes or 0 for each in placed), default=0)
+    if most > of_container:
+        return most, f"{exact_size(most)} in one GPU requested"
+    return of_container, f"{exact_size(of_container)} requested"
+
+
+def rejection_text(summary: RejectionSummary, scheme: SchedulerScheme, demand: PodDemand) -> str:
     """The event of a rejected pod."""
     parts = []
     for reason, number in summary.counts:
         text = f"{count(number, 'node')}: {reason.explanation}"
         if reason is PlacementReason.MEMORY:
-            text += _missing_memory(summary, demand)
+            text += _missing_memory(summary, scheme, demand)
         if reason in OF_QUOTA and summary.quota:
             text += f" ({summary.quota})"
         parts.append(text)
@@ -310,11 +324,9 @@ def _gpu_line(
     return f"  GPU {device.name}: {', '.join(parts)}{why}"
 
 
-def _missing_memory(summary: RejectionSummary, demand: PodDemand) -> str:
-    requested = max((request.memory_bytes or 0 for request in demand.requests), default=0)
-    parts = []
-    if requested:
-        parts.append(f"{exact_size(requested)} requested")
+def _missing_memory(summary: RejectionSummary, scheme: SchedulerScheme, demand: PodDemand) -> str:
+    requested, text = largest_share(scheme, demand)
+    parts = [text] if requested else []
     if summary.free_bytes is not None:
         parts.append(f"the largest free amount is {exact_size(summary.free_bytes)}")
     return f" ({', '.join(parts)})" if parts else ""

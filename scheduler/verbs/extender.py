@@ -158,7 +158,7 @@ class Extender:
         if pod.preempts:
             outranked = self._cache.outranked(scheme, demand, refused.resolvable())
             summary = structs.replace(summary, outranked=outranked)
-        return rejection_text(summary, demand)
+        return rejection_text(summary, scheme, demand)
 
     def prioritize(self, query: PlacementQuery) -> Sequence[int]:
         """The score of each node of the request; 0 where there is no preference."""

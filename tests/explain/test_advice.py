@@ -3,7 +3,14 @@
 import pytest
 from msgspec import structs
 
-from tests.explain.test_explain_pods import TAINT, asking, decisive, explanation, gpushare_node
+from tests.explain.test_explain_pods import (
+    STALE,
+    TAINT,
+    asking,
+    decisive,
+    explanation,
+    gpushare_node,
+)
 from tests.reconciler.samples import HOUR, NOW, node, pod
 from vgpu.model.objects import MIRROR, Container, ResourceQuota
 from vgpu.model.taints import Taint
@@ -50,7 +57,7 @@ def test_an_amount_that_no_gpu_has_is_a_remark_of_a_valid_request():
 def test_a_request_larger_than_any_gpu_advises_no_end_of_other_pods():
     explained = explanation(requesting({"aliyun.com/gpu-mem": 60}))
     assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["memory"])
-    assert "the largest GPU has 40.0 GiB, requested are 60.0 GiB" in explained.conclusion
+    assert "60.0 GiB requested, the largest GPU has 40.0 GiB" in explained.conclusion
     assert "other pods" not in explained.advice
 
 
@@ -112,6 +119,25 @@ def test_several_gpu_containers_of_gpushare_are_a_remark_unless_the_pod_runs():
     assert [each.code for each in step.remarks] == ["several_containers"]
     running = structs.replace(pod("train-0", "gpushare", phase="Running"), containers=both)
     assert explanation(running).steps[0].remarks == ()
+
+
+def test_several_gpu_containers_of_gpushare_decide_where_a_node_has_room():
+    limits = {"aliyun.com/gpu-mem": 2}
+    both = (Container("main", limits), Container("beside", limits))
+    waits = structs.replace(asking(unschedulable=STALE), containers=both)
+    explained = explanation(waits)
+    assert explained.decisive.reasons[0].code == "several_containers"
+    assert "in one container only" in explained.advice
+    assert "restart" not in explained.advice
+
+
+def test_what_containers_of_gpushare_request_together_is_compared_with_one_gpu():
+    both = tuple(Container(name, {"aliyun.com/gpu-mem": 30}) for name in ("main", "beside"))
+    explained = explanation(structs.replace(asking(unschedulable=STALE), containers=both))
+    assert "60.0 GiB in one GPU requested, the largest GPU has 40.0 GiB" in explained.conclusion
+    assert "together" in explained.advice
+    texts = explained.decisive.evidence
+    assert any("60.0 GiB in one GPU requested, the largest free" in text for text in texts)
 
 
 @pytest.mark.parametrize(

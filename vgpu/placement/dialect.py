@@ -45,6 +45,10 @@ class PlacementDialect(Protocol):
         """:meth:`score` of a node whose placement is known."""
         ...
 
+    def requests(self, demand: PodDemand) -> Sequence[Request]:
+        """What is placed at once: of each container, or of all together."""
+        ...
+
 
 class SequentialDialect(msgspec.Struct, frozen=True):
     """A dialect that places the containers one after another.

@@ -12,12 +12,18 @@ from vgpu.model.objects import ContainerState, Pod, Status
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import names_of, registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, WayStep
 from vgpucli.explain.sentences import gpu_text, names_text, share_text, time_text
 from vgpucli.explain.step_values import not_reached, passed
+
+
+def has_several_containers(pod: Pod) -> bool:
+    """Whether several containers request memory of gpushare's, which its plugin does not serve."""
+    memory = names_of("gpushare").memory
+    return sum(bool(each.limits.get(memory)) for each in pod.containers) > 1
 
 
 def was_ended(pod: Pod) -> bool:

@@ -4,7 +4,8 @@ For the parts of the scheduler's message, without those about nodes that the pod
 
     stale_scheduler  =  each part is a refusal of the pod's own shares, nodes have room by the
                         allocation records and by their allocatable resources, none of them has a
-                        lock or a reservation of a pod elsewhere, and no pod stands in the way
+                        lock or a reservation of a pod elsewhere, no pod stands in the way, and not
+                        several containers request memory of gpushare's
     other_checks     =  a part names a check that is not about GPUs
     unknown_refusal  =  nothing else
 
@@ -32,6 +33,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.obstacles import requested_names
+from vgpucli.explain.pod_facts import has_several_containers
 from vgpucli.explain.pod_group import group_advice
 from vgpucli.explain.rule_steps import reason_of
 from vgpucli.explain.scheduler_message import (
@@ -307,6 +309,8 @@ def _of_parts(
         and not _is_obstructed(evidence, free)
     ):
         step = _failed(evidence, ExplainReason.STALE_SCHEDULER)
+        if has_several_containers(evidence.pod):
+            step = _failed(evidence, ExplainReason.SEVERAL_CONTAINERS)
         advertised = f"nodes whose advertised resources suffice, too: {', '.join(free[:5])}"
         texts = (*texts, advertised)
     else:

@@ -10,13 +10,13 @@ from vgpu.kube.kept_keys import kept_keys
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.other_schedulers import system_of_resource
-from vgpu.schemes.registry import names_of
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_facts import (
     foreign_requests,
+    has_several_containers,
     is_placed,
     is_placed_by_others,
     names_needed,
@@ -38,9 +38,7 @@ _NO_QUOTA: Final = (
 def request_step(evidence: KnownPod) -> ExplainedStep:
     """Whether the request is valid, with amounts that are meant in another unit."""
     step = _unknown_share(evidence) or _valid_request(evidence)
-    memory = names_of("gpushare").memory
-    sharing = [each for each in evidence.pod.containers if each.limits.get(memory)]
-    if len(sharing) > 1 and not runs(evidence):
+    if has_several_containers(evidence.pod) and not runs(evidence):
         step = structs.replace(step, remarks=(StepReason.of(ExplainReason.SEVERAL_CONTAINERS),))
     misread = list(misread_amounts(evidence.pod, evidence.unit_bytes))
     if not misread:

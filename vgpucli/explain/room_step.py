@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.reasons import Rule
-from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
+from scheduler.filter.refusals import RefusedNodes, largest_share, rejection_text, summary_of
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
 from vgpu.model.units import count, rounded_size
@@ -19,7 +19,12 @@ from vgpucli.explain.excluded_gpus import EXCLUDING, excluded_gpus
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_claims import UNCHECKED
-from vgpucli.explain.pod_facts import is_placed_by_others, names_needed, unnamed_request
+from vgpucli.explain.pod_facts import (
+    has_several_containers,
+    is_placed_by_others,
+    names_needed,
+    unnamed_request,
+)
 from vgpucli.explain.refusal import missed_units
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import ADVICE, MOST_NAMED, names_text, reopening, repair_advice
@@ -115,12 +120,14 @@ def _room(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> Exp
         summary = summary_of(numbers)
         counts = tuple(sorted(summary.counts, key=lambda each: each[0] in EXCLUDING))
         reasons = tuple(StepReason.of(reason) for reason, _ in counts)
-        text = rejection_text(structs.replace(summary, counts=counts), demand)
+        text = rejection_text(structs.replace(summary, counts=counts), scheme, demand)
         texts = tuple(text.split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
         step = _with_ending(_of_node(step, evidence), evidence)
         if too_large := _too_large(evidence, scheme, demand):
             advice = "request less memory for each GPU, or add a larger GPU"
+            if has_several_containers(evidence.pod):
+                advice = "request less memory in all containers together, or add a larger GPU"
             texts = (*texts, too_large)
             return structs.replace(step, evidence=texts, detail=too_large, advice=advice)
         return step
@@ -201,7 +208,7 @@ def _too_large(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -
 
     GPUs that the pod's annotations exclude are none of them.
     """
-    wanted = max((request.memory_bytes or 0 for request in demand.requests), default=0)
+    wanted, text = largest_share(scheme, demand)
     sizes = [
         gpu.capacity_bytes
         for _, view, _ in evidence.answers
@@ -213,4 +220,4 @@ def _too_large(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -
     largest = max(sizes, default=0)
     if not largest or wanted <= largest:
         return ""
-    return f"the largest GPU has {rounded_size(largest)}, requested are {rounded_size(wanted)}"
+    return f"{text}, the largest GPU has {rounded_size(largest)}"

@@ -118,6 +118,8 @@ ADVICE: Final[Mapping[str, str]] = {
     PlacementReason.CORDONED: "remove the cordon of the GPUs, or add a node",
     ExplainReason.STALE_SCHEDULER: "restart the scheduler or scheduler extender of the pod's"
     " sharing system, and look at the pod again",
+    ExplainReason.SEVERAL_CONTAINERS: "request gpushare's memory in one container only, or have"
+    " vgpu device-plugin serve the node",
     ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names",
     ExplainReason.MISSING_RESOURCE: "correct the name of the resource, or install the device plugin"
     " that advertises it",

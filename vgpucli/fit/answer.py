@@ -112,7 +112,7 @@ def place_again(simulation: SchedulingSimulation, evicted: Iterable[Pod]) -> tup
             continue
         placed = simulation.place(*demanded)
         if isinstance(placed, RefusedNodes):
-            refusal = rejection_of(placed, demanded[1])
+            refusal = rejection_of(placed, *demanded)
             moved.append(MovedPod(pod.ref, pod.node, refusal=refusal))
         else:
             moved.append(MovedPod(pod.ref, pod.node, placed.node))
@@ -160,7 +160,7 @@ def _counted(
         sum(node.pods for node in nodes),
         all(node.pods < MOST_ON_NODE for node in nodes),
         tuple(nodes),
-        rejection_of(RefusedNodes.of(refused), demand),
+        rejection_of(RefusedNodes.of(refused), scheme, demand),
         {reason.value: number for reason, number in RefusedNodes.of(refused).counts()},
         limited=limited,
     )
@@ -173,7 +173,7 @@ def _placed(
     offers = simulation.offers
     before = frozenset() if offers is None else frozenset(offers.closed_to(offers.wanted))
     placed, refused = place_pods(simulation, scheme, demand, min(wanted, MOST_PLACED))
-    rejection = rejection_of(refused, demand) if refused is not None else ""
+    rejection = rejection_of(refused, scheme, demand) if refused is not None else ""
     limited: Mapping[str, NodeExclusion] = {}
     if offers is not None and refused is not None:
         closed = offers.closed_to(offers.wanted).items()
@@ -196,9 +196,9 @@ def node_fits(placed: Iterable[PodPlacement]) -> tuple[NodeFit, ...]:
     return tuple(_node_fit(name, on_nodes[name]) for name in sorted(on_nodes))
 
 
-def rejection_of(refused: RefusedNodes, demand: PodDemand) -> str:
+def rejection_of(refused: RefusedNodes, scheme: SchedulerScheme, demand: PodDemand) -> str:
     """The scheduler's event for a pod that these nodes refuse; "" without nodes."""
-    return rejection_text(summary_of(refused), demand) if refused.names else ""
+    return rejection_text(summary_of(refused), scheme, demand) if refused.names else ""
 
 
 def _node_fit(name: str, placements: Sequence[PodPlacement]) -> NodeFit:
