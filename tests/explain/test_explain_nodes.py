@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from tests.reconciler.samples import NOW, handshake, lock, node, pod, uuid
+from tests.reconciler.samples import NOW, handshake, lock, node, pod, unbound, uuid
 from vgpu.inventory import Objects
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
@@ -67,6 +67,18 @@ def test_a_pod_without_a_gpu_makes_the_records_of_a_node_incomplete():
     explained = explain_node(of_node(node("gpu-1", "hami"), without))
     assert decisive(explained) == (WayStep.RECORDS, ["pod_without_gpu"])
     assert any("train-0" in text for text in explained.decisive.evidence)
+
+
+def test_a_reservation_that_stays_has_its_repair_and_is_not_waited_for():
+    """Where the reconciler has a finding about it; a young one is waited for."""
+    there = node("gpu-1", "hami")
+    explained = explain_node(of_node(there, unbound("train-0", "hami")))
+    assert decisive(explained) == (WayStep.RECORDS, ["other_scheduler"])
+    assert "runbooks/assumed_unbound" in explained.advice
+    assert "ml/train-0" in explained.conclusion
+    young = explain_node(of_node(there, unbound("train-0", "hami", age=1)))
+    assert decisive(young) == (WayStep.RECORDS, ["other_scheduler"])
+    assert young.advice.startswith("wait until")
 
 
 def test_a_node_that_cannot_be_read():

@@ -317,11 +317,16 @@ class ClusterEvidence:
             tuple(
                 sorted(
                     (
-                        f"pod {each.object_ref.namespace}/{each.object_ref.name}",
-                        each.cause.explanation
-                        + (f" ({each.rule})" if each.rule is Rule.ASSUMED_UNBOUND else ""),
-                    )
-                    for each in claiming
+                        (
+                            f"pod {each.object_ref.namespace}/{each.object_ref.name}",
+                            StepReason.of(
+                                each.cause,
+                                each.rule.value if each.rule is Rule.ASSUMED_UNBOUND else "",
+                            ),
+                        )
+                        for each in claiming
+                    ),
+                    key=_pod_and_code,
                 )
             ),
             tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
@@ -654,6 +659,11 @@ def _answers(
         return tuple(explained)
     refused = cache.filter(scheme, demand, [name for name, _, _ in explained]).refused.of_quota()
     return tuple((name, view, refused.get(name, refusal)) for name, view, refusal in explained)
+
+
+def _pod_and_code(claiming: tuple[str, StepReason]) -> tuple[str, str]:
+    pod, cause = claiming
+    return pod, cause.code
 
 
 def _is_named(pod: Pod, namespace: str, name: str) -> bool:

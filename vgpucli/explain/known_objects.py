@@ -160,7 +160,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         resources: what it advertises of the sharing systems' resources.
         observed: what it advertises of the resources of NVIDIA's own plugin.
         claiming: its pods that claim GPUs and request none, and those with reservations that the
-            reconciler reports, each with a sentence.
+            reconciler reports, each with the cause.
         locks: its locks.
         systems: the names of the rows of its sharing systems.
         published: the number of devices in its ResourceSlices of GPUs, by driver.
@@ -180,7 +180,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     resources: Mapping[str, int] = {}
     observed: Mapping[str, int] = {}
-    claiming: tuple[tuple[str, str], ...] = ()
+    claiming: tuple[tuple[str, StepReason], ...] = ()
     locks: tuple[NodeLock, ...] = ()
     systems: tuple[str, ...] = ()
     published: Mapping[str, int] = {}

@@ -34,7 +34,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
-from vgpucli.explain.sentences import concluded, gpu_text, names_text, share_text
+from vgpucli.explain.sentences import concluded, gpu_text, names_text, repair_advice, share_text
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,
@@ -277,7 +277,7 @@ def _not_checked(step: WayStep, needs: str, *evidence: str) -> ExplainedStep:
 def _records(evidence: KnownNode) -> ExplainedStep:
     view = evidence.view
     unread = tuple(folded_texts(_unread(evidence)))
-    claiming = tuple(folded_texts((pod, f"{pod}: {text}") for pod, text in evidence.claiming))
+    claiming = tuple(folded_texts(map(_claiming_text, evidence.claiming)))
     pods = () if view is None else view.standing
     standing = tuple(folded_texts((_pod_text(each.pod), each.text) for each in pods))
     if view is not None and view.reason is not None:
@@ -285,7 +285,8 @@ def _records(evidence: KnownNode) -> ExplainedStep:
         return _failed(WayStep.RECORDS, reason, view.detail, *standing, *unread)
     if view is not None and view.standing_reason is not None:
         texts = (*standing, *unread, *claiming)
-        return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
+        step = _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
+        return _with_repair(step, evidence)
     if unread:
         reason = StepReason.of(PlacementReason.UNREADABLE)
         return _failed(WayStep.RECORDS, reason, *unread, *claiming)
@@ -293,6 +294,22 @@ def _records(evidence: KnownNode) -> ExplainedStep:
         return _not_checked(WayStep.RECORDS, _PODS_IN_DUMP)
     text = f"{count(len(evidence.pods), 'pod')} with devices"
     return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=(text, *claiming))
+
+
+def _claiming_text(claiming: tuple[str, StepReason]) -> tuple[str, str]:
+    pod, cause = claiming
+    rule = f" ({cause.rule})" if cause.rule else ""
+    return pod, f"{pod}: {cause.explanation}{rule}"
+
+
+def _with_repair(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step with the repair of a reservation that stays; without one it is waited for."""
+    found = [(pod, cause) for pod, cause in evidence.claiming if cause.rule]
+    if step.reasons[0].code != PlacementReason.OTHER_SCHEDULER or not found:
+        return step
+    pod, cause = found[0]
+    advice = repair_advice(cause.rule)
+    return structs.replace(step, detail=f"{pod}: {cause.explanation}", advice=advice)
 
 
 def _unread(evidence: KnownNode) -> Iterator[tuple[str, str]]:

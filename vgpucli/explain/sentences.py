@@ -240,7 +240,8 @@ def concluded(explanation: Explanation) -> Explanation:
     if decisive.detail:
         text += f" ({decisive.detail})"
     advice = _advice(decisive)
-    if kind == "node" and decisive.reasons and not decisive.reasons[0].rule:
+    is_own = decisive.advice is not None or any(each.rule for each in decisive.reasons[:1])
+    if kind == "node" and decisive.reasons and not is_own:
         advice = _ADVICE_FOR_NODES.get(decisive.reasons[0].code, advice)
     return structs.replace(explanation, conclusion=text, advice=advice)
 
