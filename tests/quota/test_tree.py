@@ -3,8 +3,18 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from tests.quota.trees import KEY, Recursion, asking, kueues
+from tests.quota.trees import (
+    KEY,
+    KEYS,
+    Recursion,
+    asking,
+    is_assigned,
+    kueues,
+    pod_set,
+    pod_sets,
+)
 from vgpu.kube.kueue_kinds import ClusterQueue, Cohort, LocalQueue, Reserved, WorkloadCondition
 from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.names import PodRef
@@ -94,6 +104,70 @@ def test_where_quota_is_the_only_obstacle_the_level_that_is_named_has_too_little
         assert answer.reason is QueueReason.OTHER
 
 
+@given(kueues(KEYS), st.integers(0, 3), pod_sets)
+def test_several_pod_sets_and_resource_groups_are_refused_where_kueue_assigns_no_flavor(
+    kueue, number, sets
+):
+    queue = kueue.cluster_queues[number % len(kueue.cluster_queues)]
+    tree = kueue_tree(kueue)
+    answer = queue_answer(kueue, tree, asking(queue.name, 0, pod_sets=sets))
+    name = QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)
+    node = tree.nodes[name]
+    if not is_assigned(sets, lambda key: Recursion(tree, key).potential(node)):
+        assert answer.reason is QueueReason.NEVER_FITS
+    elif not is_assigned(sets, lambda key: Recursion(tree, key).available(node)):
+        assert answer.reason is QueueReason.NO_QUOTA
+    else:
+        assert answer.reason is QueueReason.OTHER
+    if answer.level is not None:
+        amount = int(answer.detail.split()[0])
+        levels = {level.name: level for level in tree.levels(name, answer.resource)}
+        level = levels[answer.level]
+        assert amount > (level.limit if answer.reason is QueueReason.NEVER_FITS else level.free)
+        waiting = kueue.requested(asking("", 0, pod_sets=sets), counts_pods=True)
+        assert amount <= waiting[answer.resource.resource]
+
+
+def test_a_workload_of_two_pod_sets_has_room_in_two_flavors_and_none_in_one():
+    gpus = [QuotaResource(flavor, KEY.resource) for flavor in ("t4", "v100")]
+    sets = (pod_set("main", gpus=2), pod_set("worker", 2, gpus=1))
+    local = (LocalQueue("team", "c", "c"),)
+    waits = asking("c", 0, pod_sets=sets)
+
+    def answer(*flavors):
+        queue = ClusterQueue("c", quotas={each: DeclaredQuota(2) for each in flavors})
+        kueue = KueueObjects((queue,), local, workloads=(waits,))
+        return queue_answer(kueue, kueue_tree(kueue), waits)
+
+    assert answer(*gpus).reason is QueueReason.OTHER
+    alone = answer(*gpus[:1])
+    assert alone.reason is QueueReason.NEVER_FITS
+    requested = "4 nvidia.com/gpu of flavor t4 requested for pod sets main and worker"
+    assert alone.detail == f"{requested}, at most 2 at ClusterQueue c"
+
+
+def test_pod_sets_of_one_topology_group_get_one_flavor():
+    gpus = {QuotaResource(each, KEY.resource): DeclaredQuota(2) for each in ("t4", "v100")}
+    sets = tuple(structs.replace(pod_set(each, gpus=2), group="all") for each in ("main", "worker"))
+    kueue = KueueObjects((ClusterQueue("c", quotas=gpus),), (LocalQueue("team", "c", "c"),))
+    answer = queue_answer(kueue, kueue_tree(kueue), asking("c", 0, pod_sets=sets))
+    assert answer.reason is QueueReason.NEVER_FITS
+
+
+def test_each_pod_counts_where_the_queue_has_a_quota_of_pods():
+    quotas = {KEY: DeclaredQuota(9), QuotaResource("t4", "pods"): DeclaredQuota(1)}
+    waits = asking("c", 0, pod_sets=(pod_set("main", 5, gpus=0),))
+    kueue = KueueObjects(
+        (ClusterQueue("c", quotas=quotas),), (LocalQueue("team", "c", "c"),), workloads=(waits,)
+    )
+    tree = kueue_tree(kueue)
+    answer = queue_answer(kueue, tree, waits)
+    assert answer.reason is QueueReason.NEVER_FITS
+    assert answer.detail == "5 pods of flavor t4 requested, at most 1 at ClusterQueue c"
+    assert "Workload team/asks requests 0 nvidia.com/gpu, 5 pods, as Kueue counts" in answer.texts
+    assert tree.waiting(QuotaName(QuotaLevel.CLUSTER_QUEUE, "c"))["pods"] == 5
+
+
 @given(kueues(), st.integers(1, 40))
 def test_another_obstacle_is_named_before_the_quota(kueue, gpus):
     first = kueue.cluster_queues[0]
@@ -161,6 +235,30 @@ def test_behind_the_head_of_a_strict_queue_a_workload_waits_although_it_fits():
     assert answer.reason is QueueReason.BEHIND
     assert answer.detail == "Workload team/head is first in ClusterQueue c"
     assert "Workload team/behind is number 2 of 2 that wait for ClusterQueue c" in answer.texts
+
+
+SET_ASIDE = {"Requeued": WorkloadCondition("Requeued", False, "PodsReadyTimeout", "too slow")}
+
+
+@pytest.mark.parametrize("conditions", [{}, SET_ASIDE])
+def test_workloads_that_are_set_aside_or_of_a_stopped_local_queue_are_first_in_no_line(conditions):
+    queue = ClusterQueue("c", quotas={KEY: DeclaredQuota(2)}, strategy="StrictFIFO")
+    local = (LocalQueue("team", "c", "c"), LocalQueue("team", "held", "c", stop_policy="Hold"))
+    first = asking("c" if conditions else "held", 9, "head", priority=1, conditions=conditions)
+    waits = asking("c", 1)
+    kueue = KueueObjects((queue,), local, workloads=(first, waits), is_read=True)
+    answer = queue_answer(kueue, kueue_tree(kueue), waits)
+    assert answer.reason is QueueReason.OTHER
+    assert "Workload team/asks is number 1 of 1 that wait for ClusterQueue c" in answer.texts
+
+
+def test_a_workload_that_is_set_aside_names_why():
+    queue = ClusterQueue("c", quotas={KEY: DeclaredQuota(2)})
+    waits = asking("c", 1, conditions=SET_ASIDE)
+    kueue = KueueObjects((queue,), (LocalQueue("team", "c", "c"),), workloads=(waits,))
+    answer = queue_answer(kueue, kueue_tree(kueue), waits)
+    assert answer.reason is QueueReason.OTHER
+    assert answer.detail == "Kueue has set the workload aside: PodsReadyTimeout: too slow"
 
 
 def test_workloads_of_one_second_are_ordered_by_uid_and_some_by_their_eviction():

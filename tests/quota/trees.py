@@ -14,13 +14,27 @@ amounts = st.integers(0, 12)
 limits = st.none() | amounts
 
 
-@st.composite
-def quotas(draw):
-    return {KEY: DeclaredQuota(draw(amounts), draw(limits), draw(limits))}
+GROUPS = (
+    (("t4", "v100"), ("nvidia.com/gpu",)),
+    (("default",), ("cpu", "pods")),
+)
+"""Resource groups: their flavors in order, and their resources."""
+
+KEYS = tuple(
+    QuotaResource(flavor, resource)
+    for flavors, resources in GROUPS
+    for flavor in flavors
+    for resource in resources
+)
 
 
 @st.composite
-def kueues(draw):
+def quotas(draw, keys=(KEY,)):
+    return {key: DeclaredQuota(draw(amounts), draw(limits), draw(limits)) for key in keys}
+
+
+@st.composite
+def kueues(draw, keys=(KEY,)):
     """Cohorts that may lack an object, ClusterQueues with what they use, and one LocalQueue each.
 
     What they use may be more than they may have: a quota may have been lowered.
@@ -28,16 +42,17 @@ def kueues(draw):
     cohorts = []
     for number in range(draw(st.integers(0, 3))):
         parents = ["", *(cohort.name for cohort in cohorts)]
-        own = draw(quotas() | st.just({}))
+        own = draw(quotas(keys) | st.just({}))
         cohorts.append(Cohort(f"cohort-{number}", draw(st.sampled_from(parents)), own))
     names = ["", "only-named", *(cohort.name for cohort in cohorts)]
     queues = []
     for number in range(draw(st.integers(1, 4))):
-        declared = draw(quotas())
+        declared = draw(quotas(keys))
         cohort = draw(st.sampled_from(names))
-        used = draw(amounts)
-        borrowed = max(0, used - declared[KEY].nominal)
-        reserved = {KEY: Reserved(used, borrowed)}
+        used = {key: draw(amounts) for key in keys}
+        reserved = {
+            key: Reserved(used[key], max(0, used[key] - declared[key].nominal)) for key in keys
+        }
         queues.append(ClusterQueue(f"queue-{number}", cohort, declared, reserved))
     local = [LocalQueue("team", queue.name, queue.name, queue.reserved) for queue in queues]
     return KueueObjects(
@@ -45,11 +60,54 @@ def kueues(draw):
     )
 
 
+def pod_set(name, count=1, **requests):
+    """So many pods with these requests each: ``gpus``, and ``cpu`` in thousandths."""
+    names = {"gpus": ("nvidia.com/gpu", ""), "cpu": ("cpu", "m")}
+    quantities = {names[each][0]: f"{amount}{names[each][1]}" for each, amount in requests.items()}
+    return PodSet(name, count, ((ContainerKind.APP, quantities),))
+
+
+pod_sets = st.lists(
+    st.builds(
+        lambda count, gpus, cpu: (count, gpus, cpu),
+        st.integers(0, 3),
+        st.integers(0, 4),
+        st.integers(0, 4),
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda sets: tuple(pod_set(f"set-{n}", c, gpus=g, cpu=m) for n, (c, g, m) in enumerate(sets)))
+
+
 def asking(queue, gpus, uid="asks", **fields):
     """A workload that waits in the LocalQueue of the same name, for so many GPUs."""
-    requests = {KEY.resource: str(gpus)}
-    pods = (PodSet("main", 1, ((ContainerKind.APP, requests),)),)
-    return QueuedWorkload("team", uid, uid, queue=queue, pod_sets=pods, **fields)
+    fields = {"pod_sets": (pod_set("main", gpus=gpus),), **fields}
+    return QueuedWorkload("team", uid, uid, queue=queue, **fields)
+
+
+def is_assigned(sets, most_of):
+    """Whether Kueue assigns a flavor to each pod set where ``most_of`` is free (v0.17.0,
+    ``assignFlavors`` and ``findFlavorForPodSets`` in ``pkg/scheduler/flavorassigner``).
+    """
+    usage = {}
+    for each in sets:
+        requests = {name: one * each.count for name, one in each.requests().items()}
+        requests["pods"] = each.count
+        for flavors, covered in GROUPS:
+            wanted = {name: amount for name, amount in requests.items() if name in covered}
+            for flavor in flavors if wanted else ():
+                sums = {
+                    key: usage.get(key, 0) + amount
+                    for name, amount in wanted.items()
+                    for key in [QuotaResource(flavor, name)]
+                }
+                if all(amount <= most_of(key) for key, amount in sums.items()):
+                    usage |= sums
+                    break
+            else:
+                if wanted:
+                    return False
+    return True
 
 
 class Recursion:

@@ -101,12 +101,13 @@ class PodSet(msgspec.Struct, frozen=True):
     """Pods of a workload that are alike: their number and the requests of one of them.
 
     Requests are quantities as they are written: what is counted of them, Kueue's configuration
-    decides.
+    decides. Pod sets of one ``group`` get the same flavors; "" is a group of its own.
     """
 
     name: str
     count: int
     containers: tuple[tuple[ContainerKind, Mapping[str, str]], ...] = ()
+    group: str = ""
 
     def requests(self) -> dict[str, int]:
         """The effective requests of one pod, in the unit of each resource; unreadable ones are
@@ -132,7 +133,7 @@ class QueuedWorkload(msgspec.Struct, frozen=True):
         created_at: unix seconds; None if unknown.
         is_active: whether Kueue may admit it (``spec.active``).
         pod_sets: what it requests.
-        considered: what it requested when Kueue last looked at it, in sum, by resource; empty
+        considered: what each pod set requested when Kueue last looked at it, by its name; empty
             before that.
         admitted_by: the name of the ClusterQueue that has reserved quota for it; "" if none has.
         reserved: what counts there.
@@ -149,7 +150,7 @@ class QueuedWorkload(msgspec.Struct, frozen=True):
     created_at: float | None = None
     is_active: bool = True
     pod_sets: tuple[PodSet, ...] = ()
-    considered: Mapping[str, int] = {}
+    considered: Mapping[str, Mapping[str, int]] = {}
     admitted_by: str = ""
     reserved: Mapping[QuotaResource, int] = {}
     conditions: Mapping[str, WorkloadCondition] = {}
@@ -169,12 +170,19 @@ class QueuedWorkload(msgspec.Struct, frozen=True):
         """Whether it has no quota, and is to have some."""
         return self.is_active and not (self.admitted_by or self.has_finished)
 
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether it stands in no line until Kueue puts it back, such as after an eviction."""
+        condition = self.conditions.get(REQUEUED)
+        return condition is not None and not condition.is_true
+
 
 QUOTA_RESERVED: Final = "QuotaReserved"
 ADMITTED: Final = "Admitted"
 FINISHED: Final = "Finished"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
+REQUEUED: Final = "Requeued"
 """Types of conditions of a workload."""
 
 
@@ -269,9 +277,14 @@ class _Template(wire.Wire, frozen=True):
     spec: wire.PodSpec = wire.PodSpec()
 
 
+class _TopologyRequest(wire.Wire, frozen=True):
+    pod_set_group_name: str | None = None
+
+
 class _PodSetFields(wire.Wire, frozen=True):
     name: str = ""
     count: wire.Count = 1
+    topology_request: _TopologyRequest | None = None
     template: _Template = _Template()
 
 
@@ -305,6 +318,7 @@ class _Reclaimable(wire.Wire, frozen=True):
 
 
 class _PodSetRequest(wire.Wire, frozen=True):
+    name: str = ""
     resources: wire.Quantities = None
 
 
@@ -423,6 +437,7 @@ def _pod_set(fields: _PodSetFields) -> PodSet:
         fields.name,
         fields.count,
         tuple((kind, {name: str(of[name]) for name in of}) for kind, of in requests),
+        (fields.topology_request and fields.topology_request.pod_set_group_name) or "",
     )
 
 
@@ -443,13 +458,14 @@ def _counted(fields: _WorkloadFields, object_name: str) -> dict[QuotaResource, i
     return sums
 
 
-def _considered(fields: _WorkloadFields, object_name: str) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for each in fields.status.resource_requests or ():
-        for resource, quantity in (each.resources or {}).items():
-            part = _amount(resource, quantity, "resourceRequests", object_name)
-            sums[resource] = sums.get(resource, 0) + part
-    return sums
+def _considered(fields: _WorkloadFields, object_name: str) -> dict[str, dict[str, int]]:
+    return {
+        each.name: {
+            resource: _amount(resource, quantity, "resourceRequests", object_name)
+            for resource, quantity in (each.resources or {}).items()
+        }
+        for each in fields.status.resource_requests or ()
+    }
 
 
 def _workload(fields: _WorkloadFields, object_name: str) -> QueuedWorkload:

@@ -10,6 +10,7 @@ from vgpu.kube.kueue_kinds import (
     ClusterQueue,
     Cohort,
     LocalQueue,
+    PodSet,
     QueuedWorkload,
     ResourceFlavor,
 )
@@ -24,6 +25,11 @@ LOCAL_QUEUE_LABEL: Final = "kueue.x-k8s.io/local-queue-name"
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 """The label of a pod or a job with its LocalQueue, by its user."""
+
+
+PODS: Final = "pods"
+"""The resource that each pod has one of, where a ClusterQueue has a quota of it (``assignFlavors``
+in ``pkg/scheduler/flavorassigner``)."""
 
 
 class KueueObjects(msgspec.Struct, frozen=True):
@@ -43,45 +49,57 @@ class KueueObjects(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     is_read: bool = False
 
-    def requested(self, workload: QueuedWorkload) -> dict[str, int]:
-        """What a workload requests by resource, as Kueue counts it.
+    def requested(self, workload: QueuedWorkload, *, counts_pods: bool = False) -> dict[str, int]:
+        """What a workload requests by resource, as Kueue counts it."""
+        requests = (self.requests(each, workload) for each in workload.pod_sets)
+        pods = sum(each.count for each in workload.pod_sets) if counts_pods else 0
+        return plus(*requests) | ({PODS: pods} if counts_pods else {})
+
+    def requests(self, pod_set: PodSet, workload: QueuedWorkload) -> dict[str, int]:
+        """What a pod set of the workload requests, without the number of its pods.
 
         What it had requested when Kueue last looked at it is Kueue's own word; else it is computed
         from the pods by the configuration.
         """
-        if workload.considered:
-            return dict(workload.considered)
-        return plus(
-            *(
-                {
-                    name: amount * pod_set.count
-                    for name, amount in self.config.counted(pod_set.requests()).items()
-                }
-                for pod_set in workload.pod_sets
-            )
-        )
+        if any(workload.considered.values()):
+            return dict(workload.considered.get(pod_set.name, {}))
+        counted = self.config.counted(pod_set.requests())
+        return {name: amount * pod_set.count for name, amount in counted.items()}
 
     def order(self, cluster_queue: str) -> tuple[QueuedWorkload, ...]:
         """The workloads that wait for a ClusterQueue, the first in line first.
 
-        By priority, then by age in seconds, then by UID, as Kueue orders them
-        (``pkg/cache/queue/cluster_queue.go``).
+        By priority, then by age in seconds, then by UID, as Kueue orders them. Those of a stopped
+        LocalQueue and those that are set aside after an eviction are in no line
+        (``pkg/cache/queue/cluster_queue.go`` and ``manager.go``).
         """
         queues = {
             (each.namespace, each.name)
             for each in self.local_queues
-            if each.cluster_queue == cluster_queue
+            if each.cluster_queue == cluster_queue and not stop_text(each.stop_policy)
         }
         return tuple(
             sorted(
                 (
                     each
                     for each in self.workloads
-                    if each.waits and (each.namespace, each.queue) in queues
+                    if each.waits
+                    and not each.is_set_aside
+                    and (each.namespace, each.queue) in queues
                 ),
                 key=lambda each: (-each.priority, _queued_at(each), each.uid),
             )
         )
+
+
+def stop_text(policy: str) -> str:
+    """The ``stopPolicy`` of a queue, for people; "" if it stops nothing."""
+    return f"stopPolicy {policy}" if policy not in ("", "None") else ""
+
+
+def counts_pods(queue: ClusterQueue) -> bool:
+    """Whether every pod counts in the queue, whatever it requests."""
+    return any(key.resource == PODS for key in queue.quotas)
 
 
 def _queued_at(workload: QueuedWorkload) -> float:
@@ -174,10 +192,17 @@ def kueue_tree(
         if used is not None:
             own_driver.setdefault(name, {}).setdefault(flavor, []).append(used)
     waiting: dict[QuotaName, list[Amounts]] = {}
+    counting = {each.name for each in kueue.cluster_queues if counts_pods(each)}
+    of_pods = {
+        local_queue_name(each.namespace, each.name)
+        for each in kueue.local_queues
+        if each.cluster_queue in counting
+    }
     for workload in kueue.workloads:
         if workload.waits:
             name = local_queue_name(workload.namespace, workload.queue)
-            waiting.setdefault(name, []).append(kueue.requested(workload))
+            requested = kueue.requested(workload, counts_pods=name in of_pods)
+            waiting.setdefault(name, []).append(requested)
     return QuotaTree(
         QuotaNode(
             node.name,

@@ -6,12 +6,18 @@ or its limit is less than that:
     NEVER_FITS   in every flavor some resource has: limit < requested
     NO_QUOTA     in every flavor some resource has: free < requested
 
-A flavor is compared as a whole, since Kueue takes the resources of one group from one flavor. Of
-the flavors the one that lacks least is named. Kueue's own message is quoted beside it. It decides
-where it names another obstacle than quota, and where the tree shows no shortage.
+Both for one pod set after the other, as Kueue assigns flavors (v0.17.0, ``assignFlavors`` in
+``pkg/scheduler/flavorassigner``): each takes the first flavor that has enough beside what the pod
+sets before it have taken, and *requested* is the sum of these. A flavor is compared as a whole,
+since Kueue takes the resources of one group from one flavor. Of the flavors of the first pod set
+that none has enough for, the one that lacks least is named. With another ``flavorFungibility`` than
+the default, Kueue may divide several pod sets otherwise.
+
+Kueue's own message is quoted beside it. It decides where it names another obstacle than quota, and
+where the tree shows no shortage.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -23,13 +29,22 @@ from vgpu.kube.kueue_kinds import (
     EVICTED,
     PREEMPTED,
     QUOTA_RESERVED,
+    REQUEUED,
     ClusterQueue,
     LocalQueue,
+    PodSet,
     QueuedWorkload,
 )
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.reasons import Explained
-from vgpu.quota.kueue_tree import KueueObjects, cluster_queue_name
+from vgpu.quota.kueue_tree import (
+    PODS,
+    KueueObjects,
+    cluster_queue_name,
+    counts_pods,
+    stop_text,
+)
+from vgpu.quota.resources import plus
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaTree
 
 MOST_HOLDERS: Final = 5
@@ -126,6 +141,7 @@ class _Shortage(msgspec.Struct, frozen=True):
     level: QuotaName
     most: int
     requested: int
+    pod_sets: tuple[str, ...]
 
 
 def queue_answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> QueueAnswer:
@@ -157,16 +173,12 @@ def _answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> Q
 def _stopped(local: LocalQueue, queue: ClusterQueue) -> QueueAnswer | None:
     """The answer of queues of which one admits nothing."""
     for kind, name, why in (
-        ("ClusterQueue", queue.name, _policy(queue.stop_policy) or queue.inactive),
-        ("LocalQueue", local.name, _policy(local.stop_policy) or local.inactive),
+        ("ClusterQueue", queue.name, stop_text(queue.stop_policy) or queue.inactive),
+        ("LocalQueue", local.name, stop_text(local.stop_policy) or local.inactive),
     ):
         if why:
             return QueueAnswer(QueueReason.STOPPED, f"{kind} {name}: {why}")
     return None
-
-
-def _policy(policy: str) -> str:
-    return f"stopPolicy {policy}" if policy not in ("", "None") else ""
 
 
 def _by_quota(
@@ -175,24 +187,37 @@ def _by_quota(
     reported = _reported(workload)
     if reported not in (None, QueueReason.NEVER_FITS, QueueReason.NO_QUOTA):
         return QueueAnswer(reported, _message(workload, QUOTA_RESERVED))
-    requested = {name: each for name, each in kueue.requested(workload).items() if each}
     covered = {key.resource for key in queue.quotas}
-    lacking = sorted(requested.keys() - covered)
+    requested = kueue.requested(workload)
+    lacking = sorted(name for name, each in requested.items() if each and name not in covered)
     if lacking:
         detail = f"ClusterQueue {queue.name} has no quota of {', '.join(lacking)}"
         return QueueAnswer(QueueReason.NOT_COVERED, detail)
-    never = _least(queue, requested, lambda key: _limits(tree, queue.name, key))
+    pod_sets = _assigned_together(kueue, workload, queue)
+    never = _least(queue, pod_sets, lambda key: _limits(tree, queue.name, key))
     if never is not None:
-        return _refused(kueue, tree, QueueReason.NEVER_FITS, never)
-    full = _least(queue, requested, lambda key: _rooms(tree, queue.name, key))
+        return _refused(kueue, tree, workload, QueueReason.NEVER_FITS, never)
+    full = _least(queue, pod_sets, lambda key: _rooms(tree, queue.name, key))
     if full is not None:
-        return _refused(kueue, tree, QueueReason.NO_QUOTA, full)
-    order = kueue.order(queue.name)
-    head = next(iter(order), None)
+        return _refused(kueue, tree, workload, QueueReason.NO_QUOTA, full)
+    return _by_order(kueue, workload, queue) or QueueAnswer(
+        reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED)
+    )
+
+
+def _by_order(
+    kueue: KueueObjects, workload: QueuedWorkload, queue: ClusterQueue
+) -> QueueAnswer | None:
+    """The answer for a workload that the quota suffices for and that is not first in line."""
+    if workload.is_set_aside:
+        requeued = workload.conditions[REQUEUED]
+        detail = f"Kueue has set the workload aside: {requeued.reason}: {requeued.message}"
+        return QueueAnswer(QueueReason.OTHER, one_line(detail))
+    head = next(iter(kueue.order(queue.name)), None)
     if queue.strategy == _STRICT and head is not None and head.uid != workload.uid:
         name = f"Workload {head.namespace}/{head.name}"
         return QueueAnswer(QueueReason.BEHIND, f"{name} is first in ClusterQueue {queue.name}")
-    return QueueAnswer(reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED))
+    return None
 
 
 def _reported(workload: QueuedWorkload) -> QueueReason | None:
@@ -219,34 +244,83 @@ _Most = Callable[[QuotaResource], tuple[int, QuotaName]]
 """What a queue may have at most of a resource, and at which level."""
 
 
-def _least(queue: ClusterQueue, requested: Mapping[str, int], most_of: _Most) -> _Shortage | None:
+_PodSets = tuple[tuple[str, ...], Mapping[str, int]]
+"""The names of pod sets that get the same flavors, and what they request together."""
+
+
+def _assigned_together(
+    kueue: KueueObjects, workload: QueuedWorkload, queue: ClusterQueue
+) -> tuple[_PodSets, ...]:
+    """The pod sets in the order in which Kueue assigns flavors to them."""
+    groups: dict[tuple[str, str], list[PodSet]] = {}
+    for each in workload.pod_sets:
+        groups.setdefault((each.group, "" if each.group else each.name), []).append(each)
+    covered = {key.resource for key in queue.quotas}
+
+    def requests(pod_set: PodSet) -> dict[str, int]:
+        own = kueue.requests(pod_set, workload)
+        own |= {PODS: pod_set.count} if counts_pods(queue) else {}
+        return {name: amount for name, amount in own.items() if name in covered}
+
+    return tuple(
+        (tuple(each.name for each in group), plus(*map(requests, group)))
+        for group in groups.values()
+    )
+
+
+def _least(queue: ClusterQueue, pod_sets: Iterable[_PodSets], most_of: _Most) -> _Shortage | None:
     """What refuses the workload in every flavor, of the flavor that lacks least; else None."""
-    for resources in _groups(queue, requested):
-        flavors = {key.flavor for key in queue.quotas if key.resource in resources}
-        largest = [
-            max(_short(flavor, resources, requested, most_of), key=_lack, default=None)
-            for flavor in sorted(flavors)
-        ]
-        refusing = [each for each in largest if each is not None]
-        if len(refusing) == len(largest):
-            return min(refusing, key=_lack)
+    taken: dict[QuotaResource, _Taken] = {}
+    for names, requested in pod_sets:
+        for resources in _groups(queue, requested):
+            refusing = []
+            for flavor in _flavors(queue, resources):
+                sums = {
+                    QuotaResource(flavor, each): _Taken.plus(
+                        taken.get(QuotaResource(flavor, each)), names, requested[each]
+                    )
+                    for each in sorted(resources)
+                }
+                short = max(_short(sums, most_of), key=_lack, default=None)
+                if short is None:
+                    taken |= sums
+                    break
+                refusing.append(short)
+            else:
+                return min(refusing, key=_lack)
     return None
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    """What pod sets take of a flavor together."""
+
+    amount: int
+    pod_sets: tuple[str, ...]
+
+    @staticmethod
+    def plus(before: "_Taken | None", names: tuple[str, ...], amount: int) -> "_Taken":
+        """With what further pod sets take."""
+        if before is None:
+            return _Taken(amount, names)
+        return _Taken(before.amount + amount, (*before.pod_sets, *names))
+
+
+def _flavors(queue: ClusterQueue, resources: Collection[str]) -> Iterable[str]:
+    """The flavors of a group, in the order in which Kueue tries them."""
+    return dict.fromkeys(key.flavor for key in queue.quotas if key.resource in resources)
 
 
 def _lack(shortage: _Shortage) -> Fraction:
     """Which part of the request is lacking: units of resources differ."""
-    return Fraction(shortage.requested - shortage.most, shortage.requested)
+    return Fraction(shortage.requested - shortage.most, max(1, shortage.requested))
 
 
-def _short(
-    flavor: str, resources: Iterable[str], requested: Mapping[str, int], most_of: _Most
-) -> Iterator[_Shortage]:
+def _short(sums: Mapping[QuotaResource, _Taken], most_of: _Most) -> Iterator[_Shortage]:
     """The resources of which a flavor has too little."""
-    for resource in sorted(resources):
-        key = QuotaResource(flavor, resource)
+    for key, taken in sums.items():
         most, level = most_of(key)
-        if most < requested[resource]:
-            yield _Shortage(key, level, most, requested[resource])
+        if most < taken.amount:
+            yield _Shortage(key, level, most, taken.amount, taken.pod_sets)
 
 
 def _groups(queue: ClusterQueue, requested: Mapping[str, int]) -> Iterator[frozenset[str]]:
@@ -259,14 +333,21 @@ def _groups(queue: ClusterQueue, requested: Mapping[str, int]) -> Iterator[froze
 
 
 def _refused(
-    kueue: KueueObjects, tree: QuotaTree, reason: QueueReason, short: _Shortage
+    kueue: KueueObjects,
+    tree: QuotaTree,
+    workload: QueuedWorkload,
+    reason: QueueReason,
+    short: _Shortage,
 ) -> QueueAnswer:
-    what = short.key.text
+    what = f"{short.requested} {short.key.text} requested"
+    if len(workload.pod_sets) > 1:
+        several = "s" if len(short.pod_sets) > 1 else ""
+        what += f" for pod set{several} {' and '.join(short.pod_sets)}"
     if reason is QueueReason.NEVER_FITS:
-        detail = f"{short.requested} {what} requested, at most {short.most} at {short.level.text}"
+        detail = f"{what}, at most {short.most} at {short.level.text}"
         return QueueAnswer(reason, detail, short.level, short.key)
     detail = (
-        f"{short.requested} {what} requested, {max(0, short.most)} free at {short.level.text}:"
+        f"{what}, {max(0, short.most)} free at {short.level.text}:"
         f" {short.requested - short.most} more needed"
     )
     texts = tuple(_holders(kueue, tree, short.level, short.key))
@@ -312,7 +393,9 @@ def _about(kueue: KueueObjects, workload: QueuedWorkload) -> Iterator[str]:
     if queue:
         where += f" of ClusterQueue {queue}"
     yield f"{name} is in {where}"
-    requested = (f"{each} {name}" for name, each in sorted(kueue.requested(workload).items()))
+    declared = next((each for each in kueue.cluster_queues if each.name == queue), None)
+    amounts = kueue.requested(workload, counts_pods=bool(declared and counts_pods(declared)))
+    requested = (f"{each} {name}" for name, each in sorted(amounts.items()))
     yield f"{name} requests {', '.join(requested) or 'nothing'}, as Kueue counts"
     order = kueue.order(queue) if workload.waits else ()
     place = next((n for n, each in enumerate(order, 1) if each.uid == workload.uid), None)
