@@ -10,6 +10,7 @@ from vgpu.kube.dump import Dump
 from vgpu.kube.kueue_kinds import (
     CLUSTER_QUEUES,
     COHORTS,
+    KUEUE_KINDS,
     LOCAL_QUEUES,
     RESOURCE_FLAVORS,
     WORKLOADS,
@@ -32,65 +33,88 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
     dumps = tuple(dumps)
 
     def of(kind: ApiKind[Any]) -> tuple[Any, ...]:
-        return tuple(each for dump in dumps for each in dump.also.get(kind.name, ()))
+        return _once(each for dump in dumps for each in dump.also.get(kind.name, ()))
 
-    queues = of(CLUSTER_QUEUES)
+    queues, cohorts = of(CLUSTER_QUEUES), of(COHORTS)
+    lacking = [kind for kind in (CLUSTER_QUEUES, WORKLOADS, LOCAL_QUEUES) if not of(kind)]
+    has_some = any(map(of, KUEUE_KINDS))
+    notes = [f"there are no {kind.name}s in the dump" for kind in lacking if has_some]
+    if not cohorts and any(each.cohort for each in queues):
+        notes.append("there are no Cohorts in the dump: none adds a quota or a limit")
+    malformed = {bad.kind for dump in dumps for bad in dump.malformed}
     data = next((dump.config_maps[KUEUE_CONFIG] for dump in dumps if dump.config_maps), None)
-    lacking = [kind for kind in (WORKLOADS, LOCAL_QUEUES) if queues and not of(kind)]
     return _with_config_note(
         KueueObjects(
             queues,
             of(LOCAL_QUEUES),
-            of(COHORTS),
+            cohorts,
             of(RESOURCE_FLAVORS),
             of(WORKLOADS),
             KueueConfig(problem="it is not in the dump") if data is None else kueue_config(data),
-            tuple(f"there are no {kind.name}s in the dump" for kind in lacking),
+            tuple(notes),
             is_read=bool(queues),
+            unread=frozenset(kind.name for kind in lacking) | malformed,
         )
     )
 
 
-def kueue_at(cluster: "ApiClient") -> KueueObjects:
-    """The objects of Kueue at the API server; a note for each that could not be read.
+def _once(objects: Iterable[Any]) -> tuple[Any, ...]:
+    """The objects of a kind, each once: that of the last dump that has it."""
+    by_name = {(getattr(each, "namespace", ""), each.name): each for each in objects}
+    return tuple(by_name.values())
 
-    A cluster without Kueue has no ClusterQueues, and is asked for nothing else. Raises
+
+def kueue_at(cluster: "ApiClient") -> KueueObjects:
+    """The objects of Kueue at the API server; a note for each kind that could not be read.
+
+    A cluster without Kueue does not have its kinds, and is asked for nothing else. Raises
     ClusterError if the API server cannot be reached.
     """
     notes: list[str] = []
-    queues = _listed(cluster, CLUSTER_QUEUES, notes)
-    if not queues:
-        return KueueObjects(notes=tuple(notes))
+    unread: set[str] = set()
+    queues = _listed(cluster, CLUSTER_QUEUES, notes, unread)
+    if queues is None:
+        return KueueObjects()
     kueue = KueueObjects(
         queues,
-        _listed(cluster, LOCAL_QUEUES, notes),
-        _listed(cluster, COHORTS, notes),
-        _listed(cluster, RESOURCE_FLAVORS, notes),
-        _listed(cluster, WORKLOADS, notes),
+        _listed(cluster, LOCAL_QUEUES, notes, unread) or (),
+        _listed(cluster, COHORTS, notes, unread) or (),
+        _listed(cluster, RESOURCE_FLAVORS, notes, unread) or (),
+        _listed(cluster, WORKLOADS, notes, unread) or (),
         _config(cluster),
-        is_read=True,
+        is_read=bool(queues) or CLUSTER_QUEUES.name not in unread,
+        unread=frozenset(unread),
     )
     return _with_config_note(msgspec.structs.replace(kueue, notes=tuple(notes)))
 
 
 def _with_config_note(kueue: KueueObjects) -> KueueObjects:
     """The objects, with what is unknown of the configuration among the notes."""
-    if not (kueue.is_read and kueue.config.problem):
+    if not (kueue.config.problem and (kueue.has_queues or kueue.workloads)):
         return kueue
     note = f"{UNKNOWN_CONFIG} ({kueue.config.problem})"
     return msgspec.structs.replace(kueue, notes=(*kueue.notes, note))
 
 
-def _listed(cluster: "ApiClient", kind: ApiKind[_Kept], notes: list[str]) -> tuple[_Kept, ...]:
+def _listed(
+    cluster: "ApiClient", kind: ApiKind[_Kept], notes: list[str], unread: set[str]
+) -> tuple[_Kept, ...] | None:
+    """All objects of a kind; None if the server does not have the kind."""
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
 
     try:
-        pages = cluster.optional_pages(kind)
+        served = cluster.served_pages(kind)
     except ClusterError as error:
         if error.status is None:
             raise
         notes.append(f"{kind.name}s could not be read: {error.message}")
+        unread.add(kind.name)
         return ()
+    if served is None:
+        return None
+    _, pages = served
+    if any(page.malformed for page in pages):
+        unread.add(kind.name)
     notes += (
         f"{kind.name} {bad.ref.name} cannot be read: {bad.detail}"
         for page in pages

@@ -38,8 +38,23 @@ def test_a_server_without_kueue_is_asked_for_its_cluster_queues_alone():
 @pytest.mark.parametrize(
     ("answers", "notes"),
     [
-        ((FORBIDDEN,), ("ClusterQueues could not be read: no right",)),
-        ((CONVERSION,), ("ClusterQueues could not be read: conversion webhook failed",)),
+        (
+            (CONVERSION, *[NOTHING] * 4, CONFIG),
+            ("ClusterQueues could not be read: conversion webhook failed",),
+        ),
+        (
+            (*[FORBIDDEN] * 6,),
+            tuple(
+                f"{kind}s could not be read: no right"
+                for kind in (
+                    "ClusterQueue",
+                    "LocalQueue",
+                    "Cohort",
+                    "ResourceFlavor",
+                    "Workload",
+                )
+            ),
+        ),
         (
             (QUEUES, NOTHING, NOT_FOUND, NOT_FOUND, NOTHING, FORBIDDEN, FORBIDDEN),
             (
@@ -60,6 +75,8 @@ def test_what_may_not_be_read_is_a_note_and_the_rest_is_read(answers, notes):
         assert server.answers == []
     assert kueue.notes == notes
     assert kueue.is_read == (answers[0] is QUEUES)
+    kinds = {note.partition("s could not be read")[0] for note in notes if "could not be" in note}
+    assert kueue.unread == kinds
 
 
 def test_a_quota_that_is_no_quantity_is_named_with_its_field():
@@ -68,6 +85,7 @@ def test_a_quota_that_is_no_quantity_is_named_with_its_field():
     with serving(broken, *[NOTHING] * 4, CONFIG) as (cluster, _):
         kueue = kueue_at(cluster)
     (note,) = kueue.notes
+    assert kueue.unread == {"ClusterQueue"}
     assert note == (
         "ClusterQueue a cannot be read: nominalQuota of nvidia.com/gpu is no quantity: 'many'"
     )

@@ -189,6 +189,68 @@ def test_without_its_workload_a_gated_pod_names_what_was_not_read(tmp_path):
     assert "there are no Workloads in the dump" in text
 
 
+STRICT = "a_strict_queue_has_a_head_that_does_not_fit"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name", "code", "detail"),
+    [
+        ({"ClusterQueue"}, "team-c/head", "queue_full", "insufficient unused quota"),
+        ({"LocalQueue"}, "team-c/head", "queue_full", "insufficient unused quota"),
+        ({"ClusterQueue"}, "team-c/behind", "", "needs ClusterQueue c: kubectl get clusterqueues"),
+        (
+            {"LocalQueue"},
+            "team-c/behind",
+            "",
+            "needs LocalQueue team-c/main: kubectl get localqueues",
+        ),
+        ({"ClusterQueue"}, "team-b/reclaims", "queue_stopped", "ClusterQueueIsInactive"),
+    ],
+)
+def test_of_a_queue_that_was_not_read_only_kueues_own_words_are_known(
+    tmp_path, kinds, name, code, detail
+):
+    objects = after(STRICT, without=kinds)
+    explained = json.loads(
+        run("explain", "workload", name, "-o", "json", "--from", written(objects, tmp_path))
+    )
+    (step,) = explained["steps"]
+    assert [reason["code"] for reason in step["reasons"]] == [code] * bool(code)
+    assert detail in explained["conclusion"]
+    assert "does not exist" not in json.dumps(explained)
+    assert f"there are no {min(kinds)}s in the dump" in explained["notes"]
+
+
+def test_an_error_names_the_workloads_as_not_read(tmp_path):
+    dump = written(after(STRICT, without={"Workload"}), tmp_path)
+    result = CliRunner().invoke(main, ("explain", "workload", "team-a/waits", "--from", dump))
+    assert result.exit_code == 1
+    assert "it is not known whether there is a Workload team-a/waits" in result.output
+    assert "there are no Workloads in the dump" in result.output
+
+
+@pytest.mark.parametrize("kind", ["LocalQueue", "ClusterQueue"])
+def test_queues_that_were_not_read_are_no_remark_and_have_no_limit(tmp_path, kind):
+    shown = document(after(STRICT, without={kind}), tmp_path)
+    remarks = " ".join(shown["remarks"])
+    assert "differ" not in remarks
+    assert "does not exist" not in remarks
+    by_name = {queue["name"]: queue for queue in shown["queues"]}
+    of_team = by_name["team-a/main"]
+    is_known = kind == "LocalQueue"
+    assert of_team["parent"] == "a"
+    limits = {quota["limit"]["value"] for quota in of_team["quotas"]}
+    assert (limits == {None}) != is_known
+
+
+def test_queues_of_two_dumps_count_once(tmp_path):
+    dump = written(after(STRICT), tmp_path)
+    words = ("inspect", "--by", "queue", "-o", "json", "--from", dump)
+    one, two = (json.loads(run(*words, *more)) for more in ((), ("--from", dump)))
+    assert one["queues"] == two["queues"]
+    assert one["remarks"] == two["remarks"]
+
+
 def test_borrowing_and_a_stopped_queue_are_remarks(tmp_path):
     dump = written(after("a_queue_is_drained"), tmp_path)
     lines = run("inspect", "--by", "queue", "--from", dump).splitlines()

@@ -168,6 +168,14 @@ def test_each_pod_counts_where_the_queue_has_a_quota_of_pods():
     assert tree.waiting(QuotaName(QuotaLevel.CLUSTER_QUEUE, "c"))["pods"] == 5
 
 
+def test_what_a_cohort_that_was_not_read_refuses_is_not_checked():
+    queue = ClusterQueue("c", "ml", {KEY: DeclaredQuota(2)})
+    local = (LocalQueue("team", "c", "c"),)
+    kueue = KueueObjects((queue,), local, unread=frozenset({"Cohort"}))
+    answer = queue_answer(kueue, kueue_tree(kueue), asking("c", 3))
+    assert (answer.reason, answer.needs) == (None, "Cohort ml: kubectl get cohorts")
+
+
 @given(kueues(), st.integers(1, 40))
 def test_another_obstacle_is_named_before_the_quota(kueue, gpus):
     first = kueue.cluster_queues[0]

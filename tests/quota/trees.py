@@ -61,7 +61,7 @@ def kueues(draw, keys=(KEY,)):
 
 
 def pod_set(name, count=1, **requests):
-    """So many pods with these requests each: ``gpus``, and ``cpu`` in thousandths."""
+    """A pod set: requests of each pod are ``gpus``, and ``cpu`` in thousandths."""
     names = {"gpus": ("nvidia.com/gpu", ""), "cpu": ("cpu", "m")}
     quantities = {names[each][0]: f"{amount}{names[each][1]}" for each, amount in requests.items()}
     return PodSet(name, count, ((ContainerKind.APP, quantities),))

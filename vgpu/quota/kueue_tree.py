@@ -36,8 +36,10 @@ class KueueObjects(msgspec.Struct, frozen=True):
     """What was read of Kueue.
 
     Attributes:
-        is_read: whether ClusterQueues were read: without them nothing is known of the queues.
         notes: what is unknown, for people.
+        is_read: whether ClusterQueues were read: without them no limit is known.
+        unread: the names of the kinds of which not all objects were read; of these nothing is known
+            to be absent.
     """
 
     cluster_queues: tuple[ClusterQueue, ...] = ()
@@ -48,6 +50,12 @@ class KueueObjects(msgspec.Struct, frozen=True):
     config: KueueConfig = KueueConfig(problem="the configuration of Kueue was not read")
     notes: tuple[str, ...] = ()
     is_read: bool = False
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether some queue was read."""
+        return bool(self.cluster_queues or self.local_queues)
 
     def requested(self, workload: QueuedWorkload, *, counts_pods: bool = False) -> dict[str, int]:
         """What a workload requests by resource, as Kueue counts it."""
@@ -181,11 +189,18 @@ def kueue_tree(
     pods = PodsInQueues(kueue)
     own_held: dict[QuotaName, dict[str, list[Amounts]]] = {}
     own_driver: dict[QuotaName, dict[str, list[Amounts]]] = {}
+    above = {
+        local_queue_name(each.namespace, each.queue): cluster_queue_name(each.admitted_by)
+        for each in kueue.workloads
+        if each.admitted_by
+    }
     for pod, amounts in held:
         found = pods.of(pod)
         if found is None:
             continue
         name = _node_of(found)
+        if found.cluster_queue and name.level is QuotaLevel.LOCAL_QUEUE:
+            above[name] = cluster_queue_name(found.cluster_queue)
         flavor = flavor_of(found.workload)
         own_held.setdefault(name, {}).setdefault(flavor, []).append(amounts)
         used = None if driver is None else driver.get(pod.kubelet_uid)
@@ -217,7 +232,7 @@ def kueue_tree(
             plus(*waiting.get(node.name, ())),
             len(waiting.get(node.name, ())),
         )
-        for node in _nodes(kueue, {*own_held, *waiting})
+        for node in _nodes(kueue, {*own_held, *waiting}, above)
     )
 
 
@@ -231,20 +246,25 @@ def _node_of(pod: QueuedPod) -> QuotaName:
     return pod.local_queue or cluster_queue_name(pod.cluster_queue)
 
 
-def _nodes(kueue: KueueObjects, named: Iterable[QuotaName]) -> Iterable[QuotaNode]:
-    """The declared nodes, and those that are only named: cohorts by queues, queues by pods."""
+def _nodes(
+    kueue: KueueObjects, named: Iterable[QuotaName], above: Mapping[QuotaName, QuotaName]
+) -> Iterable[QuotaNode]:
+    """The declared nodes, and those that are only named: cohorts by queues, queues by pods.
+
+    ``above`` are the ClusterQueues that have admitted workloads of a LocalQueue.
+    """
     cohorts = {each.name: each for each in kueue.cohorts}
     names = {each.cohort for each in kueue.cluster_queues}
     names |= {each.parent for each in kueue.cohorts}
     for name in sorted({*cohorts, *names} - {""}):
         cohort = cohorts.get(name, Cohort(name))
-        above = QuotaName(QuotaLevel.COHORT, cohort.parent) if cohort.parent else None
-        yield QuotaNode(QuotaName(QuotaLevel.COHORT, name), above, cohort.quotas)
+        parent = QuotaName(QuotaLevel.COHORT, cohort.parent) if cohort.parent else None
+        yield QuotaNode(QuotaName(QuotaLevel.COHORT, name), parent, cohort.quotas)
     for queue in kueue.cluster_queues:
-        above = QuotaName(QuotaLevel.COHORT, queue.cohort) if queue.cohort else None
+        parent = QuotaName(QuotaLevel.COHORT, queue.cohort) if queue.cohort else None
         yield QuotaNode(
             cluster_queue_name(queue.name),
-            above,
+            parent,
             queue.quotas,
             {key: each.total for key, each in queue.reserved.items()},
             {key: each.borrowed for key, each in queue.reserved.items()},
@@ -258,4 +278,4 @@ def _nodes(kueue: KueueObjects, named: Iterable[QuotaName]) -> Iterable[QuotaNod
     known = {cluster_queue_name(each.name) for each in kueue.cluster_queues}
     known |= {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
     for unknown in sorted(set(named) - known):
-        yield QuotaNode(unknown)
+        yield QuotaNode(unknown, above.get(unknown))

@@ -26,7 +26,10 @@ import msgspec
 from vgpu.kube.errors import one_line
 from vgpu.kube.kueue_kinds import (
     ADMITTED,
+    CLUSTER_QUEUES,
+    COHORTS,
     EVICTED,
+    LOCAL_QUEUES,
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
@@ -107,6 +110,13 @@ _QUOTA_TEXTS: Final[Mapping[str, QueueReason]] = {
 }
 """The same of quota, where the tree shows no shortage: a part of it may not have been read."""
 
+_QUEUE_TEXTS: Final[Mapping[str, QueueReason]] = {
+    "doesn't exist": QueueReason.NO_QUEUE,
+    "is inactive": QueueReason.STOPPED,
+}
+"""The same of queues, which count where these were not read
+(``pkg/controller/core/workload_controller.go``)."""
+
 _REASONS: Final[Mapping[str, QueueReason]] = {
     "ExceedsMaxQuota": QueueReason.NEVER_FITS,
     "WaitingForQuota": QueueReason.NO_QUOTA,
@@ -125,6 +135,7 @@ class QueueAnswer(msgspec.Struct, frozen=True):
         level: the node of the tree at which the limit is; None if none refuses.
         resource: the resource that is refused.
         texts: what shows it, as sentences.
+        needs: what would show it, where the reason is unknown; "" if it is known.
     """
 
     reason: QueueReason | None
@@ -132,6 +143,7 @@ class QueueAnswer(msgspec.Struct, frozen=True):
     level: QuotaName | None = None
     resource: QuotaResource | None = None
     texts: tuple[str, ...] = ()
+    needs: str = ""
 
 
 class _Shortage(msgspec.Struct, frozen=True):
@@ -158,27 +170,53 @@ def _answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> Q
         return QueueAnswer(QueueReason.INACTIVE)
     if workload.admitted_by:
         return QueueAnswer(QueueReason.NOT_ADMITTED, _message(workload, ADMITTED))
+    return _by_queues(kueue, tree, workload)
+
+
+def _by_queues(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> QueueAnswer:
     local = local_queue_of(kueue, workload)
-    queue = None if local is None else cluster_queue_of(kueue, local)
-    if local is None or queue is None:
-        missing = (
-            f"LocalQueue {workload.namespace}/{workload.queue}"
-            if local is None
-            else f"ClusterQueue {local.cluster_queue}"
-        )
-        return QueueAnswer(QueueReason.NO_QUEUE, f"{missing} does not exist")
-    return _stopped(local, queue) or _by_quota(kueue, tree, workload, queue)
+    if local is None:
+        name = f"LocalQueue {workload.namespace}/{workload.queue}"
+        return _absent(kueue, workload, LOCAL_QUEUES.name, name)
+    queue = cluster_queue_of(kueue, local)
+    if queue is not None:
+        return _stopped(queue) or _stopped(local) or _by_quota(kueue, tree, workload, queue)
+    name = f"ClusterQueue {local.cluster_queue}"
+    if local.inactive.partition(":")[0] == _NO_CLUSTER_QUEUE:
+        return QueueAnswer(QueueReason.NO_QUEUE, f"{name} does not exist")
+    if CLUSTER_QUEUES.name in kueue.unread and (stopped := _stopped(local)):
+        return stopped
+    return _absent(kueue, workload, CLUSTER_QUEUES.name, name)
 
 
-def _stopped(local: LocalQueue, queue: ClusterQueue) -> QueueAnswer | None:
-    """The answer of queues of which one admits nothing."""
-    for kind, name, why in (
-        ("ClusterQueue", queue.name, stop_text(queue.stop_policy) or queue.inactive),
-        ("LocalQueue", local.name, stop_text(local.stop_policy) or local.inactive),
-    ):
-        if why:
-            return QueueAnswer(QueueReason.STOPPED, f"{kind} {name}: {why}")
-    return None
+_NO_CLUSTER_QUEUE: Final = "ClusterQueueDoesNotExist"
+"""Kueue's reason for an inactive LocalQueue (``pkg/controller/core/localqueue_controller.go``)."""
+
+
+def _absent(kueue: KueueObjects, workload: QueuedWorkload, kind: str, name: str) -> QueueAnswer:
+    """The answer without a queue: it does not exist, or its kind was not read."""
+    if kind not in kueue.unread:
+        return QueueAnswer(QueueReason.NO_QUEUE, f"{name} does not exist")
+    return _by_words(workload, kind, name)
+
+
+def _by_words(workload: QueuedWorkload, kind: str, name: str) -> QueueAnswer:
+    """What Kueue itself reports of the workload, where an object that decides was not read."""
+    message = _message(workload, QUOTA_RESERVED)
+    of_queue = (reason for text, reason in _QUEUE_TEXTS.items() if text in message)
+    reason = _reported(workload) or next(of_queue, None)
+    if reason is not None:
+        return QueueAnswer(reason, message)
+    if workload.is_set_aside:
+        return _set_aside(workload)
+    return QueueAnswer(None, needs=f"{name}: kubectl get {kind.lower()}s")
+
+
+def _stopped(queue: ClusterQueue | LocalQueue) -> QueueAnswer | None:
+    """The answer of a queue that admits nothing."""
+    why = stop_text(queue.stop_policy) or queue.inactive
+    kind = CLUSTER_QUEUES.name if isinstance(queue, ClusterQueue) else LOCAL_QUEUES.name
+    return QueueAnswer(QueueReason.STOPPED, f"{kind} {queue.name}: {why}") if why else None
 
 
 def _by_quota(
@@ -195,14 +233,21 @@ def _by_quota(
         return QueueAnswer(QueueReason.NOT_COVERED, detail)
     pod_sets = _assigned_together(kueue, workload, queue)
     never = _least(queue, pod_sets, lambda key: _limits(tree, queue.name, key))
-    if never is not None:
-        return _refused(kueue, tree, workload, QueueReason.NEVER_FITS, never)
-    full = _least(queue, pod_sets, lambda key: _rooms(tree, queue.name, key))
-    if full is not None:
-        return _refused(kueue, tree, workload, QueueReason.NO_QUOTA, full)
+    short = never or _least(queue, pod_sets, lambda key: _rooms(tree, queue.name, key))
+    if short is not None:
+        if short.level.level is QuotaLevel.COHORT and COHORTS.name in kueue.unread:
+            return _by_words(workload, COHORTS.name, short.level.text)
+        reason = QueueReason.NO_QUOTA if never is None else QueueReason.NEVER_FITS
+        return _refused(kueue, tree, workload, reason, short)
     return _by_order(kueue, workload, queue) or QueueAnswer(
         reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED)
     )
+
+
+def _set_aside(workload: QueuedWorkload) -> QueueAnswer:
+    requeued = workload.conditions[REQUEUED]
+    detail = f"Kueue has set the workload aside: {requeued.reason}: {requeued.message}"
+    return QueueAnswer(QueueReason.OTHER, one_line(detail))
 
 
 def _by_order(
@@ -210,9 +255,7 @@ def _by_order(
 ) -> QueueAnswer | None:
     """The answer for a workload that the quota suffices for and that is not first in line."""
     if workload.is_set_aside:
-        requeued = workload.conditions[REQUEUED]
-        detail = f"Kueue has set the workload aside: {requeued.reason}: {requeued.message}"
-        return QueueAnswer(QueueReason.OTHER, one_line(detail))
+        return _set_aside(workload)
     head = next(iter(kueue.order(queue.name)), None)
     if queue.strategy == _STRICT and head is not None and head.uid != workload.uid:
         name = f"Workload {head.namespace}/{head.name}"

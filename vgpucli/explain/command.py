@@ -151,7 +151,7 @@ def explain_workload_command(*, name: str, **flags: Any) -> None:
     evidence = _evidence(flags, lambda read, cluster: read.for_workload(cluster))
     workload = evidence.workload(namespace, own_name)
     if workload is None:
-        raise _missing(f"no Workload {name} of Kueue", name, evidence.workload_names)
+        raise _missing_workload(name, evidence)
     answer = evidence.queue_answer(workload)
     shown = f"{workload.namespace}/{workload.name}"
     _print(evidence, explain_workload(shown, answer, evidence.now), flags["output"])
@@ -264,6 +264,18 @@ def _missing_node(name: str, evidence: Any) -> click.ClickException:
         f"there is no node {name!r} any more, and pod {first}{more} with shares of GPUs is still"
         f" bound to it: vgpu explain pod {first}"
     )
+
+
+def _missing_workload(name: str, evidence: Any) -> click.ClickException:
+    """The error for a workload that does not exist, or is of no object that was read."""
+    from vgpu.kube.kueue_kinds import WORKLOADS  # noqa: PLC0415  # slow to import
+
+    kueue = evidence.cluster.kueue
+    error = _missing(f"no Workload {name} of Kueue", name, evidence.workload_names)
+    text = error.message
+    if WORKLOADS.name in kueue.unread:
+        text = f"it is not known whether there is a Workload {name} of Kueue"
+    return click.ClickException("; ".join((text, *kueue.notes)))
 
 
 def _missing(what: str, name: str, known: Iterable[str]) -> click.ClickException:

@@ -571,7 +571,7 @@ class ClusterEvidence:
     def _queue(self, pod: Pod) -> QueueAnswer | None:
         """Why Kueue has not admitted a pod that waits for it."""
         kueue = self.cluster.kueue
-        if not (kueue.is_read and waits_for_kueue(pod)):
+        if not waits_for_kueue(pod):
             return None
         found = PodsInQueues(kueue).of(pod)
         workload = None if found is None else found.workload

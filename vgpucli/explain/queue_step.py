@@ -8,7 +8,7 @@ from msgspec import structs
 from vgpu.quota.queue_answer import QueueAnswer, QueueReason
 from vgpucli.explain.model import ExplainedStep, Explanation, WayStep
 from vgpucli.explain.sentences import concluded
-from vgpucli.explain.step_values import failed, passed
+from vgpucli.explain.step_values import failed, not_checked, passed
 
 _ADVICE: Final[Mapping[QueueReason, str]] = {
     QueueReason.NO_QUEUE: "correct the label kueue.x-k8s.io/queue-name, or create the queue",
@@ -35,7 +35,9 @@ _ADVICE: Final[Mapping[QueueReason, str]] = {
 
 
 def queue_step(answer: QueueAnswer) -> ExplainedStep:
-    """The step of what waits for this reason, or waits no more."""
+    """The step of what waits for this reason, or waits no more, or for an unknown reason."""
+    if answer.needs:
+        return not_checked(WayStep.QUOTA, answer.needs, *answer.texts)
     if answer.reason is None:
         return passed(WayStep.QUOTA, *answer.texts)
     step = failed(WayStep.QUOTA, answer.reason, *answer.texts)
@@ -44,4 +46,8 @@ def queue_step(answer: QueueAnswer) -> ExplainedStep:
 
 def explain_workload(name: str, answer: QueueAnswer, now: float) -> Explanation:
     """The explanation of a workload, which has no other step that is known."""
-    return concluded(Explanation("Workload", name, (queue_step(answer),), now))
+    explanation = Explanation("Workload", name, (queue_step(answer),), now)
+    if answer.needs:
+        text = f"why the workload waits is not checked: it needs {answer.needs}"
+        return structs.replace(explanation, conclusion=text)
+    return concluded(explanation)

@@ -133,7 +133,7 @@ def _observed_request(evidence: KnownPod) -> str:
 def quota_step(evidence: KnownPod) -> ExplainedStep:
     """What the quotas answer, with what Kubernetes counts by itself."""
     queue = evidence.queue
-    if queue is not None and queue.reason is not None:
+    if queue is not None and (queue.reason is not None or queue.needs):
         step = queue_step(queue)
     elif system := unnamed_request(evidence):
         step = not_checked(WayStep.QUOTA, names_needed(system))

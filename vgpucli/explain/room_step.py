@@ -53,7 +53,8 @@ def nodes_step(evidence: KnownPod) -> ExplainedStep:
 
 def _waits_for_queue(evidence: KnownPod) -> bool:
     """Whether a queue has to admit the pod before any node is asked."""
-    return evidence.queue is not None and evidence.queue.reason is not None
+    queue = evidence.queue
+    return queue is not None and (queue.reason is not None or bool(queue.needs))
 
 
 def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:

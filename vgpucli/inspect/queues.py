@@ -8,7 +8,13 @@ import msgspec
 
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.pod_usage import pod_accounts
-from vgpu.kube.kueue_kinds import QUOTA_RESERVED, QueuedWorkload
+from vgpu.kube.kueue_kinds import (
+    CLUSTER_QUEUES,
+    COHORTS,
+    LOCAL_QUEUES,
+    QUOTA_RESERVED,
+    QueuedWorkload,
+)
 from vgpu.kube.quantities import is_extended
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
@@ -127,7 +133,7 @@ def queues_view(
     ledgers = cluster_ledgers(nodes, schemes.pods, schemes.codecs, read.objects.unhealthy)
     accounts = pod_accounts(nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
     held = [(each.pod, each.held) for each in accounts if each.phase is not None]
-    if not read.kueue.is_read:
+    if not read.kueue.has_queues:
         held = []  # labels alone name no limit
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
@@ -189,7 +195,7 @@ def queues_document(
         API_VERSION,
         "QuotaTree",
         datetime.fromtimestamp(as_of, UTC),
-        "Kueue" if view.kueue.is_read else "",
+        "Kueue" if view.kueue.has_queues else "",
         [_queue(view, depth, node) for depth, node in nodes],
         [*remarks(view)],
         [*notes],
@@ -256,11 +262,12 @@ def remarks(view: QueuesView) -> Iterator[str]:
                 yield borrowing_text(node, key)
         if queue.inactive:
             yield f"{node.name.text} admits nothing: {queue.inactive}"
-        yield from _differing(tree, node)
+        if LOCAL_QUEUES.name not in kueue.unread:
+            yield from _differing(tree, node)
     known = {queue.name for queue in kueue.cluster_queues}
     for local in kueue.local_queues:
         name = f"LocalQueue {local.namespace}/{local.name}"
-        if local.cluster_queue not in known:
+        if local.cluster_queue not in known and CLUSTER_QUEUES.name not in kueue.unread:
             yield f"{name}: its ClusterQueue {local.cluster_queue} does not exist"
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
@@ -378,6 +385,17 @@ def _quotas(view: QueuesView, node: QuotaNode) -> list[QuotaDocument]:
     ]
 
 
+def _unread_above(view: QueuesView, name: QuotaName) -> str:
+    """What decides the limit of a node and was not read, for people; "" if all was."""
+    path = [node.name.level for node in view.tree.path(name)]
+    unread = view.kueue.unread
+    if QuotaLevel.COHORT in path and COHORTS.name in unread:
+        return "Cohorts were not read"
+    if path[-1] is QuotaLevel.LOCAL_QUEUE and unread & {CLUSTER_QUEUES.name, LOCAL_QUEUES.name}:
+        return "the ClusterQueue was not read"
+    return ""
+
+
 def _waits_at(key: QuotaResource, alone: set[str]) -> bool:
     return (key.resource in alone) == bool(key.flavor)
 
@@ -395,16 +413,17 @@ def _quota(
     where = f"{name.text}: spec.resourceGroups" if declared else f"{name.text} has no quota of it"
     levels = tree.levels(name, key) if key.flavor else ()
     least = min(levels, key=lambda level: level.limit, default=None)
+    unread = _unread_above(view, name)
     status = f"{name.text}: status.flavorsReservation"
     is_counted = name.level is not QuotaLevel.COHORT
     driver = tree.driver(name, key.flavor)
-    lent = tree.lent(name, key) if key.flavor and declared else None
+    lent = tree.lent(name, key) if key.flavor and declared and not unread else None
     return QuotaDocument(
         key.flavor,
         key.resource,
         amount(least.limit, f"computed, at {least.name.text}")
-        if least is not None
-        else amount(None, _NO_LIMIT),
+        if least is not None and not unread
+        else amount(None, unread or _NO_LIMIT),
         amount(declared.nominal if declared else None, where),
         amount(node.borrowed.get(key), status if is_counted else _NOT_COUNTED),
         amount(lent, f"computed: what others have taken of {name.text}, at least"),
