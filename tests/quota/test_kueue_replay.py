@@ -269,6 +269,26 @@ def test_workloads_that_hold_quota_and_no_gpu_are_remarks(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("is_annotated", [True, False])
+def test_the_workload_of_a_jobset_holds_what_pods_of_its_jobs_hold(tmp_path, is_annotated):
+    objects = json.loads(json.dumps(after("its_pods_run")))
+    names = {}
+    for obj in objects:
+        for owner in obj["metadata"].get("ownerReferences", ()):
+            if obj["kind"] == "Workload" and owner["kind"] == "Job":
+                names[owner["uid"]] = obj["metadata"]["name"]
+                owner["kind"], owner["uid"] = "JobSet", f"set-{owner['uid']}"
+    for obj in objects:
+        owners = obj["metadata"].get("ownerReferences", ())
+        if obj["kind"] == "Pod" and owners and owners[0]["uid"] in names:
+            marks = obj["metadata"].setdefault("annotations", {})
+            marks.pop("kueue.x-k8s.io/workload", "")
+            if is_annotated:
+                marks["kueue.x-k8s.io/workload"] = names[owners[0]["uid"]]
+    assert names
+    assert not [text for text in document(objects, tmp_path)["remarks"] if "hold nothing" in text]
+
+
 def test_a_quota_of_a_resource_that_nothing_can_have_is_a_remark(tmp_path):
     objects = json.loads(
         json.dumps(after("declare")).replace(

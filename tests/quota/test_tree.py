@@ -23,7 +23,7 @@ from vgpu.quota.kueue_config import KEY as CONFIG_KEY
 from vgpu.quota.kueue_config import KueueConfig, kueue_config
 from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree
 from vgpu.quota.queue_answer import QueueReason, queue_answer
-from vgpu.quota.resources import GPUS
+from vgpu.quota.resources import GPUS, MEMORY
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 
 
@@ -373,6 +373,44 @@ def test_a_pod_is_of_the_queue_of_its_workload_before_that_of_its_labels():
     assert PodsInQueues(kueue).of(pod).cluster_queue == "a"
     assert PodsInQueues(KueueObjects(local_queues=local)).of(pod).cluster_queue == "b"
     assert PodsInQueues(kueue).of(Pod(PodRef("q", "team", "alone"))) is None
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"annotations": {"kueue.x-k8s.io/workload": "asks"}},
+        {"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}},
+    ],
+)
+def test_a_pod_between_which_and_its_workload_stands_a_job_finds_its_workload(marks):
+    job = OwnerReference("Job", "train-0", "job-uid")
+    pod = Pod(PodRef("p", "team", "train-x"), owner=job, **marks)
+    workload = asking("main", 1, owners=("set-uid",), owner="JobSet train", admitted_by="a")
+    found = PodsInQueues(KueueObjects(workloads=(workload,))).of(pod)
+    assert (found.workload, found.cluster_queue) == (workload, "a")
+
+
+def test_what_a_pod_holds_is_of_the_flavor_of_its_gpus_and_not_of_its_cpus():
+    held = {GPUS: 1, MEMORY: 2**30}
+    job = OwnerReference("Job", "train", "job-uid")
+    pod = Pod(PodRef("p", "team", "train-x"), owner=job)
+
+    def flavors(**reserved):
+        names = {"gpus": "nvidia.com/gpu", "memory": "nvidia.com/gpumem", "rdma": "rdma/hca"}
+        keys = {
+            QuotaResource(flavor, names.get(each, each)): 1 for each, flavor in reserved.items()
+        }
+        workload = asking("a", 1, owners=("job-uid",), admitted_by="a", reserved=keys)
+        local = (LocalQueue("team", "a", "a"),)
+        kueue = KueueObjects(local_queues=local, workloads=(workload,), config=KueueConfig())
+        tree = kueue_tree(kueue, [(pod, held)])
+        return tree.nodes[QuotaName(QuotaLevel.LOCAL_QUEUE, "team/a")].held
+
+    assert flavors(gpus="t4", cpu="default", rdma="nic") == {"t4": held}
+    assert flavors(gpus="t4", memory="mem") == {"t4": {GPUS: 1}, "mem": {MEMORY: 2**30}}
+    assert flavors(cpu="one", memory="one", pods="one") == {"one": held}
+    assert flavors(rdma="a", pods="b") == {"a": held}
+    assert flavors(cpu="a", pods="b") == {"": held}
 
 
 def test_several_namespaces_share_a_queue_and_a_namespace_has_several():

@@ -41,8 +41,12 @@ QUEUES: Final = (
 )
 """Labels: the queues of a pod, by its user and by Kueue."""
 
+WORKLOAD: Final = "kueue.x-k8s.io/workload"
+"""An annotation: the Workload of a pod, whatever owns the pod, since Kueue 0.14."""
+
 ALSO_KEPT: Final = (
     *QUEUES,
+    WORKLOAD,
     GROUP_NAME,
     GROUP_INDEX,
     JOB_SET_NAME,

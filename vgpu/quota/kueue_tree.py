@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.kept_keys import JOB_SET_NAME, WORKLOAD
 from vgpu.kube.kueue_kinds import (
     GROUP,
     ClusterQueue,
@@ -14,8 +15,10 @@ from vgpu.kube.kueue_kinds import (
     QueuedWorkload,
     ResourceFlavor,
 )
+from vgpu.kube.quantities import is_extended
 from vgpu.model.objects import Pod
 from vgpu.quota.kueue_config import KueueConfig
+from vgpu.quota.quota_units import quota_unit
 from vgpu.quota.resources import Amounts, plus
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 
@@ -137,13 +140,16 @@ def waits_for_kueue(pod: Pod) -> bool:
 class PodsInQueues:
     """Finds the queue of a pod: by its workload, else by Kueue's labels, else by its user's.
 
-    A workload is that of the pod, or of its owner, by UID.
+    A workload is that of the pod or of its owner, by UID; else, where another object lies between
+    them, such as a Job of a JobSet, that of Kueue's annotation or of the JobSet's label.
     """
 
     def __init__(self, kueue: KueueObjects) -> None:
         self._workloads: dict[str, QueuedWorkload] = {}
         for each in sorted(kueue.workloads, key=lambda each: each.has_finished, reverse=True):
             self._workloads |= dict.fromkeys(each.owners, each)
+        self._by_name = {(each.namespace, each.name): each for each in kueue.workloads}
+        self._by_owner = {(each.namespace, each.owner): each for each in kueue.workloads}
         self._targets = {
             (each.namespace, each.name): each.cluster_queue for each in kueue.local_queues
         }
@@ -153,6 +159,8 @@ class PodsInQueues:
         workload = self._workloads.get(pod.ref.uid)
         if workload is None and pod.owner is not None:
             workload = self._workloads.get(pod.owner.uid)
+        if workload is None:
+            workload = self._named(pod)
         labels = pod.labels
         queue = labels.get(LOCAL_QUEUE_LABEL) or labels.get(QUEUE_LABEL, "")
         admitted_by = labels.get(CLUSTER_QUEUE_LABEL, "")
@@ -164,6 +172,12 @@ class PodsInQueues:
         target = admitted_by or self._targets.get((namespace, queue), "")
         name = local_queue_name(namespace, queue) if queue else None
         return QueuedPod(name, target, workload)
+
+    def _named(self, pod: Pod) -> QueuedWorkload | None:
+        namespace = pod.ref.namespace
+        named = self._by_name.get((namespace, pod.annotations.get(WORKLOAD, "")))
+        job_set = pod.labels.get(JOB_SET_NAME, "")
+        return named or self._by_owner.get((namespace, f"JobSet {job_set}"))
 
 
 def local_queue_name(namespace: str, name: str) -> QuotaName:
@@ -186,7 +200,7 @@ def kueue_tree(
     ``held`` is what pods hold by the ledger, ``driver`` what pods use by their UID on the node,
     None if nobody was asked. What a pod of no queue holds is in no node.
     """
-    pods = PodsInQueues(kueue)
+    pods, flavors = PodsInQueues(kueue), _Flavors(kueue.config)
     own_held: dict[QuotaName, dict[str, list[Amounts]]] = {}
     own_driver: dict[QuotaName, dict[str, list[Amounts]]] = {}
     above = {
@@ -201,11 +215,12 @@ def kueue_tree(
         name = _node_of(found)
         if found.cluster_queue and name.level is QuotaLevel.LOCAL_QUEUE:
             above[name] = cluster_queue_name(found.cluster_queue)
-        flavor = flavor_of(found.workload)
-        own_held.setdefault(name, {}).setdefault(flavor, []).append(amounts)
+        for flavor, part in flavors.split(found.workload, amounts).items():
+            own_held.setdefault(name, {}).setdefault(flavor, []).append(part)
         used = None if driver is None else driver.get(pod.kubelet_uid)
         if used is not None:
-            own_driver.setdefault(name, {}).setdefault(flavor, []).append(used)
+            for flavor, part in flavors.split(found.workload, used).items():
+                own_driver.setdefault(name, {}).setdefault(flavor, []).append(part)
     waiting: dict[QuotaName, list[Amounts]] = {}
     counting = {each.name for each in kueue.cluster_queues if counts_pods(each)}
     of_pods = {
@@ -236,10 +251,41 @@ def kueue_tree(
     )
 
 
-def flavor_of(workload: QueuedWorkload | None) -> str:
-    """The flavor of a workload that has quota of one only; "" if it is unknown."""
-    flavors = {key.flavor for key in workload.reserved} if workload is not None else set()
-    return flavors.pop() if len(flavors) == 1 else ""
+class _Flavors:
+    """Finds the flavor of an amount that the pods of a workload hold.
+
+    A workload has a flavor for each resource group: that of the resource that stands for the
+    amount, else that of its other resources of GPUs; "" where there are several.
+    """
+
+    def __init__(self, config: KueueConfig) -> None:
+        self._config = config
+        self._amounts: dict[str, str] = {}
+
+    def split(self, workload: QueuedWorkload | None, amounts: Amounts) -> dict[str, dict[str, int]]:
+        """The amounts by flavor; a flavor without an amount is that of nothing."""
+        parts: dict[str, dict[str, int]] = {}
+        for resource, amount in amounts.items():
+            parts.setdefault(self._of(workload, resource), {})[resource] = amount
+        return parts
+
+    def _of(self, workload: QueuedWorkload | None, resource: str) -> str:
+        reserved = () if workload is None else workload.reserved
+        flavors: set[str] = set()
+        for stands_for in (
+            lambda name: self._amount(name) == resource,
+            lambda name: bool(self._amount(name)),
+            is_extended,
+            bool,
+        ):
+            flavors = flavors or {key.flavor for key in reserved if stands_for(key.resource)}
+        return flavors.pop() if len(flavors) == 1 else ""
+
+    def _amount(self, name: str) -> str:
+        """The ledger's amount of a resource; its unit does not matter."""
+        if name not in self._amounts:
+            self._amounts[name] = quota_unit(name, self._config, {}).amount
+        return self._amounts[name]
 
 
 def _node_of(pod: QueuedPod) -> QuotaName:

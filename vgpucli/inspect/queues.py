@@ -22,7 +22,7 @@ from vgpu.model.durations import age
 from vgpu.model.objects import Pod
 from vgpu.model.units import count
 from vgpu.program.output import say
-from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree
+from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree, local_queue_name
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 from vgpu.schemes.registry import UnitBytes, registry
@@ -164,16 +164,21 @@ def _unknown(view: QueuesView, advertised: Collection[str]) -> tuple[str, ...]:
 
 
 def _idle(view: QueuesView, holding: Iterable[Pod]) -> tuple[QueuedWorkload, ...]:
-    """The workloads with quota of resources that the ledger knows, and without a holding."""
+    """The workloads with quota of resources that the ledger knows, and without a holding.
+
+    A pod that holds something and whose workload is unknown may be of any in its queue.
+    """
     pods = PodsInQueues(view.kueue)
-    queued = (pods.of(pod) for pod in holding)
-    running = {each.workload.uid for each in queued if each and each.workload}
+    queued = [each for each in map(pods.of, holding) if each is not None]
+    running = {each.workload.uid for each in queued if each.workload is not None}
+    unclear = {each.local_queue for each in queued if each.workload is None}
     idle = [
         each
         for each in view.kueue.workloads
         if each.admitted_by
         and not each.has_finished
         and each.uid not in running
+        and local_queue_name(each.namespace, each.queue) not in unclear
         and any(view.unit(key.resource).amount for key, amount in each.reserved.items() if amount)
     ]
     return tuple(sorted(idle, key=lambda each: (_reserved_at(each), each.namespace, each.name)))
