@@ -1,5 +1,7 @@
 """The tree of quotas: its formulas are Kueue's recursion, and what is held sums exactly."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,14 @@ from tests.quota.trees import (
     pod_set,
     pod_sets,
 )
-from vgpu.kube.kueue_kinds import ClusterQueue, Cohort, LocalQueue, Reserved, WorkloadCondition
+from vgpu.kube.kueue_kinds import (
+    WORKLOADS,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Reserved,
+    WorkloadCondition,
+)
 from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.names import PodRef
 from vgpu.model.objects import OwnerReference, Pod
@@ -424,3 +433,21 @@ def test_several_namespaces_share_a_queue_and_a_namespace_has_several():
         (2, "LocalQueue x/a"),
         (2, "LocalQueue y/a"),
     ]
+
+
+def test_the_pod_sets_of_a_workload_are_read_with_their_group_and_what_each_was_counted_for():
+    sets = [{"name": each, "topologyRequest": {"podSetGroupName": "all"}} for each in "ab"]
+    counted = [{"name": each, "resources": {"nvidia.com/gpu": "2"}} for each in "ab"]
+    workload = WORKLOADS.one(
+        json.dumps(
+            {
+                "kind": "Workload",
+                "metadata": {"name": "w", "namespace": "team"},
+                "spec": {"podSets": [*sets, {"name": "c"}]},
+                "status": {"resourceRequests": counted},
+            }
+        ).encode()
+    )
+    assert [each.group for each in workload.pod_sets] == ["all", "all", ""]
+    assert workload.considered == {each: {"nvidia.com/gpu": 2} for each in "ab"}
+    assert KueueObjects().requested(workload) == {"nvidia.com/gpu": 4}

@@ -275,7 +275,8 @@ def _missing_workload(name: str, evidence: Any) -> click.ClickException:
     text = error.message
     if WORKLOADS.name in kueue.unread:
         text = f"it is not known whether there is a Workload {name} of Kueue"
-    return click.ClickException("; ".join((text, *kueue.notes)))
+    notes = f" ({'; '.join(kueue.notes)})" if kueue.notes else ""
+    return click.ClickException(text + notes)
 
 
 def _missing(what: str, name: str, known: Iterable[str]) -> click.ClickException:
