@@ -141,3 +141,16 @@ def test_owned_gpus_count_while_their_node_is_away() -> None:
     ]
     made = _charges([here, *away], [], table)
     assert sum(charge.amount for charge in made) == 3 * 24 * SECOND
+
+
+def test_owned_gpus_of_a_node_in_several_entries_are_added_up() -> None:
+    owned = (Owned("n1", "A", 2), Owned("n1", "A", 1, since=date(2026, 10, 1)), Owned("n1", "B", 1))
+    table = PriceTable("EUR", (Price("A", 1),), inventory=owned)
+    here = [GpuDay(GpuKey(DAY, "", "n1", f"GPU-{n}"), "A", SECONDS * SECOND) for n in range(2)]
+    away = [*missing_of_inventory(table, DAY, SECONDS, here, SECOND)]
+    assert {gpu.model: gpu.total for gpu in away} == {
+        "A": SECONDS * SECOND,
+        "B": SECONDS * SECOND,
+    }
+    three = [*here, GpuDay(GpuKey(DAY, "", "n1", "GPU-2"), "A", SECONDS * SECOND)]
+    assert {gpu.model for gpu in missing_of_inventory(table, DAY, SECONDS, three, SECOND)} == {"B"}

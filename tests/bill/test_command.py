@@ -63,6 +63,14 @@ def test_a_day_that_is_not_closed_is_named(folder: Path) -> None:
     assert "note: 1 day of the period not closed: 2026-11-02" in run(folder, *RANGE)
 
 
+def test_a_day_that_is_not_closed_has_no_hours_of_owned_gpus(folder: Path) -> None:
+    prices = folder / "prices.yaml"
+    prices.write_text(f"{PRICES}inventory: [{{node: node-1, model: A100, gpus: 2}}]\n")
+    document = json.loads(run(folder, *RANGE, "-o", "json"))
+    assert document["microTotal"] == 2 * 24 * SECOND
+    assert "not closed: 2026-11-02" in run(folder, *RANGE)
+
+
 @pytest.mark.parametrize(
     ("by", "name"),
     [("team", "research"), ("owner", "Job/train"), ("model", "A100"), ("namespace", "vision")],

@@ -9,6 +9,7 @@ A correction's charges are the difference between the amounts with it and the am
 after a correction the same identity holds for the corrected day.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import groupby
@@ -130,21 +131,18 @@ def missing_of_inventory(
 ) -> Iterator[GpuDay]:
     """For owned GPUs that were not there for the whole day, a row with what is missing.
 
+    Entries of one node and model are added up: GPUs that were bought later are an entry of theirs.
     ``unit`` is a whole GPU's amount of a second; ``gpus`` are the day's own rows.
     """
-    for owned in table.inventory:
-        if not owned.since.isoformat() <= day < owned.to.isoformat():
-            continue
-        present = sum(
-            gpu.total
-            for gpu in gpus
-            if (gpu.key.node, gpu.model, gpu.mig_profile) == (owned.node, owned.model, "")
-            and gpu.key.cluster == owned.cluster
-        )
-        missing = owned.gpus * seconds * unit - present
+    owned: Counter[tuple[str, str, str]] = Counter()
+    for entry in table.inventory:
+        if entry.since.isoformat() <= day < entry.to.isoformat():
+            owned[entry.cluster, entry.node, entry.model] += entry.gpus
+    for (cluster, node, model), number in sorted(owned.items()):
+        of_node = [gpu for gpu in gpus if (gpu.key.cluster, gpu.key.node) == (cluster, node)]
+        present = sum(gpu.total for gpu in of_node if (gpu.model, gpu.mig_profile) == (model, ""))
+        missing = number * seconds * unit - present
         if missing > 0:
-            key = GpuKey(day, owned.cluster, owned.node, f"inventory/{owned.model}")
-            labels: Mapping[str, str] = next(
-                (gpu.labels for gpu in gpus if gpu.key.node == owned.node), {}
-            )
-            yield GpuDay(key, owned.model, missing, missing, labels=dict(labels))
+            key = GpuKey(day, cluster, node, f"inventory/{model}")
+            labels: Mapping[str, str] = next((gpu.labels for gpu in of_node), {})
+            yield GpuDay(key, model, missing, missing, labels=dict(labels))

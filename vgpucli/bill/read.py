@@ -69,9 +69,9 @@ def period_charges(
             period.heads.append(file.head)
             gpus[:0] = [row for row in file.gpus if row.key.day == day]
             shares[:0] = [row for row in file.shares if row.gpu.day == day]
+            gpus += missing_of_inventory(table, day, end - begin, gpus, SECOND)
         else:
             period.missing.append(day)
-        gpus += missing_of_inventory(table, day, end - begin, gpus, SECOND)
         for share in shares:
             period.count(share)
         period.outside += sum(gpu.outside for gpu in gpus)
