@@ -8,6 +8,7 @@ snappy's literals, which need no compression.
 import http.client
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 Series = tuple[Mapping[str, str], Sequence[tuple[int, float]]]
 """Labels with ``__name__``, and (milliseconds, value) in the order of time."""
@@ -26,15 +27,25 @@ def _field(tag: int, content: bytes) -> bytes:
     return bytes((tag << 3 | 2,)) + _varint(len(content)) + content
 
 
+@cache
+def _moment(milliseconds: int) -> bytes:
+    """Of one scrape many samples are written."""
+    return b"\x10" + _varint(milliseconds)
+
+
+@cache
+def _double(value: float) -> bytes:
+    return struct.pack("<d", value)
+
+
 def _series(labels: Mapping[str, str], samples: Sequence[tuple[int, float]]) -> bytes:
     parts = [
         _field(1, _field(1, name.encode()) + _field(2, value.encode()))
         for name, value in sorted(labels.items())
     ]
-    parts += [
-        _field(2, b"\x09" + struct.pack("<d", value) + b"\x10" + _varint(moment))
-        for moment, value in samples
-    ]
+    for moment, value in samples:
+        at = _moment(moment)
+        parts += (bytes((0x12, 9 + len(at), 0x09)), _double(value), at)
     return _field(1, b"".join(parts))
 
 

@@ -11,6 +11,7 @@ from vgpucli.bill.timeline import (
     STEP,
     BilledContainer,
     BilledDevice,
+    Described,
     DeviceHour,
     Hour,
     ShareHour,
@@ -35,19 +36,37 @@ class Tenant(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """What was true; ``gaps`` are the times in which a device's exporter did not answer."""
+    """What was true; ``gaps`` are the times in which a device's exporter did not answer.
+
+    ``instances`` are MIG instances and their GPUs, which are split in the second half.
+    """
 
     start: int
     end: int
     tenants: tuple[Tenant, ...]
     devices: Mapping[BilledDevice, str]
     gaps: Mapping[BilledDevice, tuple[Interval, ...]]
+    instances: Mapping[BilledDevice, BilledDevice] = {}
+
+    @property
+    def middle(self) -> int:
+        """When everything changes that changes in it."""
+        return (self.start + self.end) // 2
+
+    def exporting(self, device: BilledDevice, at: int) -> bool:
+        """Whether an exporter reports the device: of a split GPU it goes on to do so."""
+        if device in self.instances and at < self.middle:
+            return False
+        return not alive(self.gaps.get(device, ()), at)
 
 
 def generated(seed: int, start: int, end: int, pods: int, gpus: int) -> Timeline:
     """A timeline in which pods come and go, some of them on GPUs that are oversold."""
     random = Random(seed)
-    devices = {BilledDevice("", f"GPU-{number}"): f"node-{number // 4}" for number in range(gpus)}
+    devices = {BilledDevice("", f"GPU-{number}"): f"node-{number // 2}" for number in range(gpus)}
+    split = BilledDevice("", f"GPU-{gpus - 1}")
+    instances = {BilledDevice("", "MIG-0"): split} if gpus > 1 else {}
+    devices |= {instance: devices[gpu] for instance, gpu in instances.items()}
     tenants = []
     for number in range(pods):
         device = random.choice([*devices])
@@ -69,12 +88,13 @@ def generated(seed: int, start: int, end: int, pods: int, gpus: int) -> Timeline
                 tuple(run for run in runs if run[0] < run[1]),
             )
         )
-    gaps = {}
+    gaps: dict[BilledDevice, tuple[Interval, ...]] = {}
     for device in devices:
         if random.random() < 0.4:
             at = start + random.randrange(end - start)
             gaps[device] = ((at, min(end, at + random.choice((90, 1000, (end - start) // 3)))),)
-    return Timeline(start, end, tuple(tenants), devices, gaps)
+    gaps |= {instance: gaps.get(gpu, ()) for instance, gpu in instances.items()}
+    return Timeline(start, end, tuple(tenants), devices, gaps, instances)
 
 
 def alive(intervals: tuple[Interval, ...], moment_: float) -> bool:
@@ -131,7 +151,7 @@ def hours(timeline: Timeline, begin: int, end: int, phase: int) -> Iterator[Hour
             answered = {
                 index: at
                 for index, at in moments.items()
-                if 0 <= index < steps and not alive(timeline.gaps.get(device, ()), at)
+                if 0 <= index < steps and timeline.exporting(device, at)
             }
             total: Values = [TOTAL if index in answered else None for index in range(steps)]
             devices[device] = DeviceHour(node, total)
@@ -150,7 +170,11 @@ def hours(timeline: Timeline, begin: int, end: int, phase: int) -> Iterator[Hour
                         _where(there, tenant.memory_use * TOTAL),
                         _where(there, tenant.core_use),
                     )
-        yield Hour(start, steps, devices, shares)
+        described = {
+            device: Described("A100", "1g.10gb", gpu.uuid)
+            for device, gpu in timeline.instances.items()
+        }
+        yield Hour(start, steps, devices, shares, described)
 
 
 def _where(there: list[bool], value: float | None) -> Values:

@@ -81,10 +81,11 @@ class DayHead(msgspec.Struct, frozen=True, tag="day", tag_field="kind"):
 class GpuDay(msgspec.Struct, frozen=True, tag="gpu", tag_field="kind"):
     """A device's day. ``total`` runs from its first to its last measurement.
 
-    ``not_measured`` is the part of ``total`` without measurement. ``outside`` is what processes
-    outside of containers used, and is shown beside the bill. ``first`` and ``last`` are the bounds
-    of what was measured, in unix time. ``correction`` is "", or the day whose file has this row
-    about an earlier day.
+    ``not_measured`` is the part of ``total`` without measurement; of it, ``filled`` is a hole that
+    another day ends: before the first or after the last measurement of this one. ``outside`` is
+    what processes outside of containers used, and is shown beside the bill. ``first`` and ``last``
+    are the bounds of what was measured, in unix time. ``parent`` is the UUID of a MIG instance's
+    GPU. ``correction`` is "", or the day whose file has this row about an earlier day.
     """
 
     key: GpuKey
@@ -97,6 +98,8 @@ class GpuDay(msgspec.Struct, frozen=True, tag="gpu", tag_field="kind"):
     first: int = 0
     last: int = 0
     correction: str = ""
+    parent: str = ""
+    filled: int = 0
 
 
 class ShareDay(msgspec.Struct, frozen=True, tag="share", tag_field="kind"):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from vgpucli.bill.timeline import (
     Described,
     DeviceHour,
     Hour,
+    Series,
     ShareHour,
     Values,
 )
@@ -31,8 +33,10 @@ _OWN_STEP: Final = "59s999ms"
 
 _LABELS: Final = "namespace", "pod", "container"
 _DEVICE: Final = "cluster, uuid"
-_SHARE: Final = "cluster, pod_uid, uuid, namespace, pod, container"
-_HIDDEN: Final = "cluster, pod_uid, uuid, exported_namespace, exported_pod, exported_container"
+_NAMES: Final = "namespace, pod, container"
+_SHARE: Final = (
+    f"cluster, pod_uid, uuid, {_NAMES}, exported_namespace, exported_pod, exported_container"
+)
 
 
 def _sample(metric: str, matcher: str = "") -> str:
@@ -42,15 +46,10 @@ def _sample(metric: str, matcher: str = "") -> str:
 def of_containers(metric: str) -> str:
     """A metric of containers, once for each device, whichever target reports it.
 
-    Without ``honor_labels: true`` their names are in ``exported_…``, beside those of the
-    exporter's own pod.
+    Where a target has a label of this name and no ``honor_labels: true``, a container's own one is
+    in ``exported_…``: :func:`container_of` has its name.
     """
-    hidden = 'exported_pod!=""'
-    plain = 'exported_pod=""'
-    return (
-        f"max by ({_HIDDEN}) ({_sample(metric, hidden)})"
-        f" or max by ({_SHARE}) ({_sample(metric, plain)})"
-    )
+    return f"max by ({_SHARE}) ({_sample(metric)})"
 
 
 def of_devices(metric: str) -> str:
@@ -64,8 +63,8 @@ def _within(query: str, begin: int, end: int) -> str:
 
 
 TARGET: Final = "cluster, job, instance"
-TOTAL: Final = f"max by ({TARGET}, node, uuid) ({_sample('vgpu_gpu_memory_total_bytes')})"
-NODES: Final = f"max by ({TARGET}, node) (last_over_time(vgpu_node_info[RANGE]))"
+TOTAL: Final = f"max by ({TARGET}, node, {_NAMES}, uuid) ({_sample('vgpu_gpu_memory_total_bytes')})"
+NODES: Final = f"max by ({TARGET}, node) ({_sample('vgpu_node_info')})"
 INFO: Final = (
     "max by (cluster, uuid, parent_uuid, model, mig_profile) (last_over_time(vgpu_gpu_info[RANGE]))"
 )
@@ -143,7 +142,11 @@ class _Span(NamedTuple):
             last - first,
             {
                 device: DeviceHour(
-                    each.node, each.total[own], each.replicas[own], each.outside[own]
+                    each.node,
+                    each.total[own],
+                    each.replicas[own],
+                    each.outside[own],
+                    each.nodes[own],
                 )
                 for device, each in self.devices.items()
             },
@@ -167,22 +170,20 @@ class BillSource(HttpSource):
 
     def hours(self, begin: int, end: int) -> Iterator[Hour]:
         """The hours from ``begin`` to ``end`` with their samples. Raises Unanswered."""
-        described, parents = self._described(begin, end)
-        nodes = {
-            _target(labels): labels.get("node", "")
-            for labels, _ in self._at(_within(NODES, begin, end), end)
-        }
+        described = self._described(begin, end)
         teams = self._teams(begin, end)
         owners = self._owners(begin, end)
         for start, stop in self._spans(begin, end):
             steps = (stop - start) // STEP
-            span = _Span(self._devices(start, stop, nodes, parents), {})
+            devices, names = self._devices(start, stop)
+            span = _Span(devices, {})
             for field, metric in _SHARE_METRICS.items():
                 for labels, series in self._range(of_containers(metric), start, stop, STEP):
                     device = _device(labels)
                     if device in span.devices:
                         of_device = span.shares.setdefault(device, {})
-                        of_device.setdefault(_container(labels), {})[field] = series
+                        fields = of_device.setdefault(container_of(labels, names[device]), {})
+                        fields[field] = _merged(fields.get(field), series)
             for first in range(0, steps, _HOUR_STEPS):
                 hour = (start - begin) // _HOUR_SECONDS + first // _HOUR_STEPS
                 yield span.hour(start, first, min(first + _HOUR_STEPS, steps)).of(
@@ -207,12 +208,9 @@ class BillSource(HttpSource):
         return found
 
     def _devices(
-        self,
-        begin: int,
-        end: int,
-        nodes: Mapping[tuple[str, ...], str],
-        parents: frozenset[BilledDevice],
-    ) -> dict[BilledDevice, DeviceHour]:
+        self, begin: int, end: int
+    ) -> tuple[dict[BilledDevice, DeviceHour], dict[BilledDevice, set[tuple[str, str]]]]:
+        """The devices, and the labels of the pods of their exporters."""
         fields: dict[str, dict[BilledDevice, Values]] = {
             field: {
                 _device(labels): series
@@ -220,36 +218,50 @@ class BillSource(HttpSource):
             }
             for field, metric in _DEVICE_METRICS.items()
         }
-        found: dict[BilledDevice, tuple[str, Values]] = {}
+        of_target: dict[tuple[str, ...], dict[str, Values]] = {}
+        for labels, series in self._range(NODES, begin, end, STEP):
+            of_target.setdefault(_target(labels), {})[labels.get("node", "")] = series
+        totals: dict[BilledDevice, Values] = {}
+        nodes: dict[BilledDevice, list[str]] = {}
+        names: dict[BilledDevice, set[tuple[str, str]]] = {}
         for labels, series in self._range(TOTAL, begin, end, STEP):
             device = _device(labels)
-            if device in parents or not device.uuid:
+            if not device.uuid:
                 continue
-            node = nodes.get(_target(labels)) or labels.get("node") or labels.get("instance", "")
-            _, known = found.get(device, (node, [None] * len(series)))
-            found[device] = (
+            own = labels.get("node") or labels.get("instance", "")
+            there = node_by_step(of_target.get(_target(labels), {}), series, own)
+            totals[device] = _merged(totals.get(device), series)
+            nodes[device] = [
+                old if value is None else new
+                for old, new, value in zip(nodes.get(device, there), there, series, strict=True)
+            ]
+            of_device = names.setdefault(device, set())
+            of_device.update((name, labels[name]) for name in _LABELS if labels.get(name))
+        found = {}
+        for device, series in totals.items():
+            of_step = nodes[device]
+            node = next((of_step[index] for index, at in enumerate(series) if at is not None), "")
+            changes = any(
+                each != node and at is not None for each, at in zip(of_step, series, strict=True)
+            )
+            found[device] = DeviceHour(
                 node,
-                [new if new is not None else old for new, old in zip(series, known, strict=True)],
+                series,
+                fields["replicas"].get(device, ()),
+                fields["outside"].get(device, ()),
+                of_step if changes else (),
             )
-        return {
-            device: DeviceHour(
-                node, series, fields["replicas"].get(device, ()), fields["outside"].get(device, ())
-            )
-            for device, (node, series) in found.items()
-        }
+        return found, names
 
-    def _described(
-        self, begin: int, end: int
-    ) -> tuple[dict[BilledDevice, Described], frozenset[BilledDevice]]:
-        described = {}
-        parents = set()
-        for labels, _ in self._at(_within(INFO, begin, end), end):
-            described[_device(labels)] = Described(
-                labels.get("model", ""), labels.get("mig_profile", "")
+    def _described(self, begin: int, end: int) -> dict[BilledDevice, Described]:
+        return {
+            _device(labels): Described(
+                labels.get("model", ""),
+                labels.get("mig_profile", ""),
+                labels.get("parent_uuid", ""),
             )
-            if parent := labels.get("parent_uuid"):
-                parents.add(BilledDevice(labels.get("cluster", ""), parent))
-        return described, frozenset(parents)
+            for labels, _ in self._at(_within(INFO, begin, end), end)
+        }
 
     def _teams(self, begin: int, end: int) -> dict[int, dict[tuple[str, str], str]]:
         """The team of each namespace, by hour: the last one that it had in the hour."""
@@ -348,7 +360,51 @@ def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(labels.get(each, "") for each in ("cluster", "job", "instance"))
 
 
-def _container(labels: Mapping[str, str]) -> BilledContainer:
-    prefix = "exported_" if labels.get("exported_pod") else ""
-    namespace, pod, container = (labels.get(f"{prefix}{each}", "") for each in _LABELS)
+def node_by_step(nodes: Mapping[str, Series], series: Series, otherwise: str) -> list[str]:
+    """The node of a device at each step.
+
+    ``nodes`` are those that the target of its ``series`` named, with the steps in which it did. A
+    target that is another node's exporter from now on has both in one step: a device stays on its
+    node, and a new one is on the node that the target goes on naming.
+    """
+    if len(nodes) < 2:  # as nearly always
+        return [next(iter(nodes), otherwise)] * len(series)
+    steps = {node: {i for i, at in enumerate(of) if at is not None} for node, of in nodes.items()}
+    node = ""
+    found = []
+    for index, value in enumerate(series):
+        there = [each for each, of in steps.items() if index in of]
+        if value is not None and there and node not in there:
+            node = max(there, key=lambda each: index + 1 in steps[each])
+        found.append(node or otherwise)
+    return found
+
+
+def _merged(known: Values | None, more: Values) -> Values:
+    """Two series of one thing: of two values in a step the larger one."""
+    if known is None:
+        return more
+    return [
+        old if new is None else new if old is None else max(old, new)
+        for old, new in zip(known, more, strict=True)
+    ]
+
+
+def container_of(
+    labels: Mapping[str, str], of_exporter: AbstractSet[tuple[str, str]]
+) -> BilledContainer:
+    """A container by its own names, each of them in ``exported_…`` if the target has such a label.
+
+    A name that is empty is dropped by Prometheus, and then the exporter's own stands there.
+    """
+    hidden = ("pod", labels.get("pod", "")) in of_exporter or any(
+        labels.get(f"exported_{name}") for name in _LABELS
+    )
+    names = []
+    for label in _LABELS:
+        name = labels.get(f"exported_{label}", "")
+        if not name and not (hidden and (label, labels.get(label, "")) in of_exporter):
+            name = labels.get(label, "")
+        names.append(name)
+    namespace, pod, container = names
     return BilledContainer(namespace, pod, labels.get("pod_uid", ""), container)

@@ -6,6 +6,12 @@ does not go on. A container that was there for L seconds has a number of steps n
     |n * STEP - L| <= 2 * STEP          for each time that it started and ended
 
 A device without a sample of its own in a step is *not measured* in it, whoever held it.
+
+A GPU with MIG is a device in the steps in which none of its instances is measured; each instance is
+one where it is measured. A hole is that of the devices which were measured before it, and ends
+where the same GPU is measured as another device or on another node, so that
+
+    hours of the GPU as a whole + hours of an instance <= hours of the GPU
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,12 +50,16 @@ Values = list[float | None]
 
 
 class DeviceHour(msgspec.Struct, frozen=True):
-    """A device in an hour: its memory, its replicas and the use outside of containers, by step."""
+    """A device in an hour: its memory, its replicas and the use outside of containers, by step.
+
+    ``nodes`` are by step where the device changed its node, else empty.
+    """
 
     node: str
     total: Series
     replicas: Series = ()
     outside: Series = ()
+    nodes: Sequence[str] = ()
 
 
 class ShareHour(msgspec.Struct, frozen=True):
@@ -63,10 +73,11 @@ class ShareHour(msgspec.Struct, frozen=True):
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What a device is."""
+    """What a device is; ``parent`` is the UUID of a MIG instance's GPU."""
 
     model: str = ""
     mig_profile: str = ""
+    parent: str = ""
 
 
 class Hour(msgspec.Struct, frozen=True):
@@ -95,10 +106,11 @@ class _Share:
 class _Device:
     """Sums of a device's day; steps are counted from the day's begin."""
 
-    def __init__(self, node: str) -> None:
-        self.node = node
+    def __init__(self) -> None:
         self.first = -1
         self.last = -1
+        self.gaps: list[tuple[int, int]] = []
+        """Steps without measurement between others, each from a step to the one before another."""
         self.measured = 0
         self.outside = 0.0
         self.described = Described()
@@ -113,17 +125,26 @@ class DaySum:
         self._head = head
         self._method = method
         self._devices: dict[tuple[BilledDevice, str], _Device] = {}
+        self._gpus: dict[BilledDevice, bytearray] = {}
+        """1 for each step in which a GPU was measured, as whichever device."""
 
     def add(self, hour: Hour) -> None:
         """Count an hour."""
+        split: dict[BilledDevice, set[int]] = {}
         for device, samples in hour.devices.items():
-            of_day = self._devices.setdefault((device, samples.node), _Device(samples.node))
-            of_day.described = hour.described.get(device, of_day.described)
-            self._add_device(of_day, samples, hour, device)
+            gpu = _gpu(device, hour.described.get(device))
+            if gpu != device:
+                split.setdefault(gpu, set()).update(_measured(samples.total, hour.steps))
+        for device, samples in hour.devices.items():
+            self._add_device(device, samples, hour, split.get(device, set()))
 
     def _add_device(
-        self, of_day: _Device, samples: DeviceHour, hour: Hour, device: BilledDevice
+        self, device: BilledDevice, samples: DeviceHour, hour: Hour, split: set[int]
     ) -> None:
+        described = hour.described.get(device)
+        of_gpu = self._gpus.setdefault(
+            _gpu(device, described), bytearray(-(-(self._head.end - self._head.start) // STEP))
+        )
         shares = hour.shares.get(device, {})
         keys = {
             container: ShareKey(
@@ -135,12 +156,19 @@ class DaySum:
         }
         begin = (hour.start - self._head.start) // STEP
         known: tuple[dict[BilledContainer, MeasuredShare], ShareMoment] | None = None
-        for index in range(hour.steps):
-            total = _at(samples.total, index)
-            if not total or total <= 0:
+        for index in _measured(samples.total, hour.steps):
+            if index in split:
                 continue
+            total = samples.total[index] or 0.0
+            node = samples.nodes[index] if samples.nodes else samples.node
+            of_day = self._devices.setdefault((device, node), _Device())
+            of_day.described = described or of_day.described
             step = begin + index
-            of_day.first = step if of_day.first < 0 else of_day.first
+            of_gpu[step] = 1
+            if of_day.first < 0:
+                of_day.first = step
+            elif of_day.last < step - 1:
+                of_day.gaps.append((of_day.last + 1, step))
             of_day.last = step
             of_day.measured += 1
             of_day.outside += max(0.0, _at(samples.outside, index) or 0.0) / total * STEP
@@ -163,36 +191,48 @@ class DaySum:
     def devices(self) -> Iterator[tuple[GpuDay, list[ShareDay]]]:
         """Each device's day with its shares, in the order of their keys."""
         for (device, node), sums in sorted(self._devices.items()):
-            if not sums.measured:
-                continue
             key = GpuKey(self._head.day, device.cluster, node, device.uuid)
-            total = (sums.last + 1 - sums.first) * STEP
+            of_gpu = self._gpus[_gpu(device, sums.described)]
+            ends = [(begin, end, of_gpu.find(1, begin, end)) for begin, end in sums.gaps]
+            holes = sum((end if there < 0 else there) - begin for begin, end, there in ends)
             gpu = GpuDay(
                 key,
                 sums.described.model,
-                total * SECOND,
-                (total - sums.measured * STEP) * SECOND,
+                (sums.measured + holes) * STEP * SECOND,
+                holes * STEP * SECOND,
                 sums.described.mig_profile,
                 outside=round(sums.outside * SECOND),
                 first=self._head.start + sums.first * STEP,
                 last=self._head.start + (sums.last + 1) * STEP,
+                parent=sums.described.parent,
             )
             yield (
                 gpu,
                 [
-                    _share_day(key, share, of_day, _bound(sums, of_day))
+                    _share_day(key, share, of_day, _bound(sums, of_day, holes))
                     for share, of_day in sorted(sums.shares.items())
                 ],
             )
 
 
-def _bound(device: _Device, share: _Share) -> int:
+def _gpu(device: BilledDevice, described: Described | None) -> BilledDevice:
+    """The GPU to which a device belongs."""
+    parent = described.parent if described else ""
+    return BilledDevice(device.cluster, parent) if parent else device
+
+
+def _measured(total: Series, steps: int) -> Iterator[int]:
+    for index, value in enumerate(total[:steps]):
+        if value and value > 0:
+            yield index
+
+
+def _bound(device: _Device, share: _Share, holes: int) -> int:
     """Seconds: two steps for each start and end, and the device's holes.
 
     Where parts were divided by their sum, the starts and ends of the other shares count, too.
     """
     runs = sum(each.runs for each in device.shares.values()) if device.crowded else share.runs
-    holes = device.last + 1 - device.first - device.measured
     return (2 * runs + holes) * STEP
 
 
