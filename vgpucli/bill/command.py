@@ -70,7 +70,7 @@ class ZoneParameter(click.ParamType[ZoneInfo]):
 _folder = click.option(
     "--days",
     "folder",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default="bill",
     show_default=True,
     metavar="DIR",
