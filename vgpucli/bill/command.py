@@ -204,7 +204,8 @@ Examples:
 
 \b
 A day can be closed an hour after its end. A file is written once, with mode 0600, and never
-changed: what is found out later stands in the file of a later day, as a correction.
+changed: what is found out later stands in the file of a later day, as a correction. A day in which
+no device was measured is not closed, nor one of which samples may be missing in an answer.
 
 \b
 Status: 0 if all days that have ended are closed; 1 if not; 2 for wrong flags.
@@ -226,7 +227,8 @@ Status: 0 if all days that have ended are closed; 1 if not; 2 for wrong flags.
     "first",
     type=DayParameter(),
     metavar="DAY",
-    help="The first day, if none is closed yet.  [default: the last day that has ended]",
+    help="The first day, if none is closed yet; else no other than the day after the last closed"
+    " one.  [default: that day, or the last one that has ended]",
 )
 @click.option(
     "--correct",
@@ -258,6 +260,11 @@ Status: 0 if all days that have ended are closed; 1 if not; 2 for wrong flags.
     help="Keep this label of nodes for the price table, from kube_node_labels of"
     " kube-state-metrics. Repeatable.",
 )
+@click.option(
+    "--allow-empty",
+    is_flag=True,
+    help="Close a day also if no device was measured on it: the cluster had none.",
+)
 def close(
     *,
     folder: Path,
@@ -268,6 +275,7 @@ def close(
     rule: str,
     memory_weight: float,
     kube_labels: tuple[str, ...],
+    allow_empty: bool,
     **access: str | None,
 ) -> None:
     """Measure the days that have ended and write a file for each."""
@@ -283,7 +291,7 @@ def close(
         raise click.UsageError(str(error)) from error
     method = Method(PartRule(rule), memory_weight)
     now = dt.datetime.now(dt.UTC).timestamp()
-    writer = DayWriter(folder, zone, method, source, kube_labels)
+    writer = DayWriter(folder, zone, method, source, kube_labels, allow_empty=allow_empty)
     try:
         days = writer.due(now, first)
         writer.check_corrections(corrected, days)
@@ -293,6 +301,8 @@ def close(
             path = writer.close(day, now, corrected if day == days[0] else ())
             begin, end = bounds(day, zone)
             say_text(f"{day}: closed, {(end - begin) // 3600} hours, {printable(str(path))}\n")
+        for note in writer.notes:
+            say_text(f"note: {note}\n", err=True)
     except Unanswered as error:
         raise click.ClickException(f"{source.name}: {error}") from error
     except (BadDay, ValueError) as error:

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from vgpu.model.printable_text import printable
 from vgpu.program.version import version_text
-from vgpucli.bill.close import closed, differences, last_seen
+from vgpucli.bill.close import begins_later, closed, differences, last_seen, unseen
 from vgpucli.bill.day_file import (
     FORMAT,
     closed_days,
     corrections,
+    head_of,
     path_of,
     read_day,
     write_day,
 )
 from vgpucli.bill.days import bounds, days_between
-from vgpucli.bill.measurement import Method
+from vgpucli.bill.measurement import Method, PartRule
 from vgpucli.bill.model import ClosedDay, DayHead, GpuDay, ShareDay
 from vgpucli.bill.prometheus import BillSource
 from vgpucli.bill.timeline import STEP, DaySum
@@ -39,18 +41,24 @@ class DayWriter:
         method: Method,
         source: BillSource,
         labels: Sequence[str],
+        *,
+        allow_empty: bool = False,
     ) -> None:
+        """``allow_empty``: a day in which no device was measured is closed, too."""
         self._folder = folder
         self._zone = zone
         self._method = method
         self._source = source
         self._labels = labels
+        self._allow_empty = allow_empty
+        self.notes: list[str] = []
+        """What a person has to know about the days that were closed."""
 
     def due(self, now: float, first: str | None) -> list[str]:
         """The days that have ended and are not closed, in their order.
 
-        ``first`` counts while no day is closed. Raises OSError, and ValueError if ``first`` is
-        before a day that is closed.
+        ``first`` counts while no day is closed; else it is the day after the last one. Raises
+        OSError and BadDay, and ValueError if the days that are closed do not allow it.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settled = dt.datetime.fromtimestamp(now - SETTLED_SECONDS, self._zone)
@@ -59,12 +67,24 @@ class DayWriter:
         if not done:
             yesterday = (settled.date() - dt.timedelta(days=1)).isoformat()
             return days_between(first or yesterday, today)[-MOST_DAYS:]
-        if first is not None and first <= done[-1]:
+        newest = path_of(self._folder, done[-1])
+        if head_of(newest).end > now:
+            raise ValueError(f"{printable(str(newest))}: this day has not ended yet")
+        zone = head_of(newest).timezone
+        if zone != self._zone.key:
+            raise ValueError(
+                f"--timezone {self._zone.key}: {done[-1]} was closed with {printable(zone)}"
+            )
+        following = (dt.date.fromisoformat(done[-1]) + dt.timedelta(days=1)).isoformat()
+        if first is not None and first < following:
             raise ValueError(
                 f"--from {first}: {done[-1]} is closed already; --correct measures a day again"
             )
-        following = (dt.date.fromisoformat(done[-1]) + dt.timedelta(days=1)).isoformat()
-        return days_between(first or following, today)
+        if first is not None and first > following:
+            raise ValueError(
+                f"--from {first}: {done[-1]} is the last closed day, so the next is {following}"
+            )
+        return days_between(following, today)
 
     def check_corrections(self, corrected: Sequence[str], due: Sequence[str]) -> None:
         """Raises ValueError if a day cannot be corrected now."""
@@ -76,18 +96,44 @@ class DayWriter:
             raise ValueError("--correct: there is no day to close, whose file would have the rows")
 
     def close(self, day: str, now: float, corrected: Sequence[str] = ()) -> Path:
-        """Measure a day and write its file. Raises Unanswered, BadDay and OSError."""
+        """Measure a day and write its file.
+
+        Raises Unanswered, BadDay and OSError, and ValueError if nothing was measured.
+        """
         head = self._head(day, now)
+        measured = self._measured(head, self._method)
+        if not self._allow_empty and not any(True for _ in measured.devices()):
+            raise ValueError(
+                f"{day}: no device was measured, so it is not closed; --allow-empty closes a day"
+                " on which the cluster had none"
+            )
         earlier = [name for name in closed_days(self._folder) if name < day][-MOST_DAYS:]
         before = last_seen(read_day(path_of(self._folder, name)) for name in earlier)
         rows: list[GpuDay | ShareDay] = []
         for name in dict.fromkeys(corrected):
-            rows += differences(self._as_closed(name), self._measured(self._head(name, now)), day)
+            rows += self._differences(name, day)
         labels: Mapping[str, Mapping[str, str]] = (
             self._source.node_labels(head.end, self._labels) if self._labels else {}
         )
-        content = closed(head, self._measured(head), before, labels, rows)
-        return write_day(self._folder, content)
+        return write_day(self._folder, closed(head, measured, before, labels, rows))
+
+    def _differences(self, day: str, correction: str) -> list[GpuDay | ShareDay]:
+        """What a closed day lacks, by the method of its file; notes on what is left as it is."""
+        old = self._as_closed(day)
+        method = Method(PartRule(old.head.rule), float(old.head.memory_weight))
+        new = self._measured(old.head, method)
+        if first := begins_later(old, new):
+            moment = dt.datetime.fromtimestamp(first, self._zone)
+            self.notes.append(
+                f"{day} is left as it is: its samples begin at {moment:%H:%M} now, those before are"
+                " no longer there"
+            )
+            return []
+        self.notes += (
+            f"{day}: {printable(uuid)} is left as it is: there are no samples of it any more"
+            for uuid in unseen(old, new)
+        )
+        return differences(old, new, correction)
 
     def _head(self, day: str, now: float) -> DayHead:
         begin, end = bounds(day, self._zone)
@@ -105,8 +151,8 @@ class DayWriter:
             version=version_text(),
         )
 
-    def _measured(self, head: DayHead) -> DaySum:
-        sums = DaySum(head, self._method)
+    def _measured(self, head: DayHead, method: Method) -> DaySum:
+        sums = DaySum(head, method)
         for hour in self._source.hours(head.start, head.end):
             sums.add(hour)
         return sums

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from vgpu.model.printable_text import printable
 from vgpu.sources.http_access import ClientOptions
 from vgpucli.bill.timeline import (
     STEP,
@@ -93,15 +94,45 @@ class _Line(msgspec.Struct, frozen=True):
     value: tuple[float, str] = (0.0, "")
 
 
-class _Data(msgspec.Struct, frozen=True):
-    result: list[_Line] = []
+class _Data(msgspec.Struct, frozen=True, rename="camel"):
+    result: list[_Line]
+    result_type: str = ""
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    data: _Data = _Data()
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    """An answer; VictoriaMetrics has ``isPartial``, Thanos has warnings."""
+
+    data: _Data = _Data([])
+    status: str = ""
+    error: str = ""
+    warnings: list[str] = []
+    infos: list[str] = []
+    is_partial: bool = False
 
 
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
+_RESULTS: Final = {"query": "vector", "query_range": "matrix"}
+_ABOUT_QUERY: Final = "PromQL info:"
+"""Prometheus 3 begins so what it has to say about a query, whose answer is whole."""
+
+
+def checked(answer: _Answer, path: str) -> _Answer:
+    """An answer that is whole. Raises Unanswered.
+
+    A bill of a part of the samples would look like any other: a warning about
+    missing ones is a failure here and no note.
+    """
+    said = printable("; ".join(answer.warnings))
+    told = printable("; ".join(each for each in answer.infos if not each.startswith(_ABOUT_QUERY)))
+    if answer.status != "success":
+        what = answer.error or "is this a Prometheus?"
+        raise Unanswered(f"not an answer of Prometheus' HTTP API: {printable(what)}")
+    if said or told or answer.is_partial:
+        raise Unanswered(f"its answer may not be whole: {said or told or 'isPartial'}")
+    if answer.data.result_type != _RESULTS[path]:
+        kind = printable(answer.data.result_type) or "nothing"
+        raise Unanswered(f"it answered with {kind} and not with a {_RESULTS[path]}")
+    return answer
 
 
 _HOUR_SECONDS: Final = 3600
@@ -326,9 +357,10 @@ class BillSource(HttpSource):
         target = f"{self._base}/{path}?{urlencode(parameters)}"
         text = self.get(target, "application/json", hints, "is this a Prometheus?")
         try:
-            return _ANSWER.decode(text)
+            answer = _ANSWER.decode(text)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise Unanswered("not an answer of Prometheus' HTTP API") from error
+        return checked(answer, path)
 
 
 _SHARE_METRICS: Final = {
