@@ -1,9 +1,12 @@
 """Explanations beside the other commands: what these know of an object is in its explanation."""
 
+from io import StringIO
+
 import msgspec
 import pytest
 from hypothesis import given
 from msgspec import structs
+from rich.console import Console
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.ledger_cache import LedgerCache
@@ -14,6 +17,7 @@ from tests.explain.test_explain_properties import all_findings, explained, lock_
 from tests.scheduler.agreement import NOW, SCHEMES, UNITS, Cluster, clusters, nodes_of_one_system
 from tests.scheduler.observed_systems import DRIVER
 from tests.scheduler.test_differential import limits
+from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import NODES
 from vgpu.inventory import Inventory, MaybeHeld, Objects, detect_schemes, inventory
 from vgpu.kube.installation import ReportedNode
@@ -26,7 +30,7 @@ from vgpu.model.resource_claims import (
     ResourceClaim,
     ResourceSlice,
 )
-from vgpu.model.units import GIB
+from vgpu.model.units import GIB, rounded_size
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason
@@ -38,8 +42,11 @@ from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainReason, WayStep
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
 from vgpucli.explain.pod import explain_pod
+from vgpucli.free_texts import kept_text
+from vgpucli.inspect.table import show
 
 HOUR = 3600.0
+UNKNOWN = (ExplainReason.ON_UNKNOWN_GPU, "")
 FINE = ("runs and has its share", "othing is wrong", "Nothing that was checked is wrong")
 
 
@@ -124,13 +131,19 @@ def each_pod_in_the_way_is_in_the_explanation_of_its_node(known):
 
 def nothing_is_fine_of_which_less_may_be_free(known):
     for view, explanation in known.nodes():
-        if not view.on_unknown_gpu:
+        maybe_held = view.maybe_held.memory_bytes > 0
+        assert (UNKNOWN in codes(explanation)) == maybe_held
+        assert not (maybe_held and is_fine(explanation))
+        if not (view.on_unknown_gpu or view.standing):
             continue
-        assert not (view.maybe_held.memory_bytes and is_fine(explanation))
         of_node = known.evidence.of_node(view.node)
         for entry in view.ledger.devices:
-            may_be_held = view.maybe_held_of(entry).memory_bytes
-            assert not (may_be_held and is_fine(explain_gpu(of_node, entry)))
+            of_gpu = explain_gpu(of_node, entry)
+            maybe_held = view.maybe_held_of(entry).memory_bytes > 0
+            assert (UNKNOWN in codes(of_gpu)) == maybe_held
+            assert not (maybe_held and is_fine(of_gpu))
+            kept = kept_text(view, entry)
+            assert not kept or kept in of_gpu.steps[-1].evidence
 
 
 def each_error_of_doctor_about_a_node_is_in_its_explanation(known):
@@ -256,5 +269,37 @@ def test_a_pod_of_nvidias_plugin_is_on_an_unknown_gpu_of_a_node_of_kubeshare():
     assert view.maybe_held == MaybeHeld(16 * GIB, (whole.ref,))
     (plugin,) = (each for each in explanation.steps if each.step is WayStep.PLUGIN)
     assert plugin.evidence == ("nvidia.com/gpu: 2",)
-    assert (ExplainReason.ON_UNKNOWN_GPU, "") in codes(explanation)
+    assert UNKNOWN in codes(explanation)
     nothing_is_fine_of_which_less_may_be_free(known)
+
+
+def test_what_is_kept_free_of_a_gpu_is_one_sentence_in_every_command():
+    """The annotations of the pod were made for another node."""
+    node = structs.replace(NODES["hami"], ready=True)
+    stands = Pod(
+        PodRef("uid", "ns", "stands"),
+        node=node.name,
+        annotations=RESERVED["hami"](NOW, "other"),
+        containers=(Container("main", limits("hami", 1, 1)),),
+        phase="Running",
+        scheduled_at=NOW - HOUR,
+    )
+    known = Known.of(Cluster(Objects((node,), (stands,)), NOW))
+    ((view, explanation),) = known.nodes()
+    kept = [text for entry in view.ledger.devices if (text := kept_text(view, entry))]
+    assert kept == [f"{rounded_size(view.kept_bytes)} kept free for pod ns/stands"]
+    assert view.kept_bytes
+    assert not view.maybe_held.memory_bytes
+    assert UNKNOWN not in codes(explanation)
+    (line,) = (line for line in explanation.lines if "kept free" in line)
+    assert line.endswith(kept[0])
+    of_node = known.evidence.of_node(view.node)
+    (entry,) = (each for each in of_node.ledger.devices if view.kept_of(each).memory_bytes)
+    of_gpu = explain_gpu(of_node, entry)
+    assert kept[0] in of_gpu.steps[-1].evidence
+    assert UNKNOWN not in codes(of_gpu)
+    printed = StringIO()
+    show(Console(file=printed, width=80), known.shown, NOW)
+    rows = printed.getvalue()
+    assert kept[0] in rows
+    assert "more kept free" not in rows

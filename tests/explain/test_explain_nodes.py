@@ -196,7 +196,7 @@ def test_what_an_unknown_gpu_may_hold_and_what_is_wrong_with_the_node_are_remark
         assert remarks == ["on_unknown_gpu"]
         assert explained.conclusion.startswith("no step of the GPU fails; pods of the node hold")
         assert (
-            "up to 8.0 GiB more are held by 1 pod on an unknown GPU"
+            "40.0 GiB free, up to 8.0 GiB of it held by 1 pod on an unknown GPU"
             in (explained.steps[-1].evidence[-1])
         )
 

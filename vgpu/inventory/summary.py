@@ -173,13 +173,13 @@ def _views(
                 placement=placement,
                 in_use=placement.in_use,
                 systems=systems,
-                of_other_systems=_of_other_systems(node, ledger, systems, schemes, detected.codecs),
+                of_other_systems=of_other_systems(node, ledger, systems, schemes, detected.codecs),
                 units_left=left.get(name, {}),
                 of_nvidia=on_unknown_gpus(of_nvidia.get(name, ()), ledger),
             )
 
 
-def _of_other_systems(
+def of_other_systems(
     node: Node,
     ledger: Ledger,
     systems: Sequence[str],

@@ -15,7 +15,7 @@ from msgspec import structs
 from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
 from scheduler.cache.scheduler_cache import SchedulerCache
-from vgpu.inventory import DetectedSchemes, Units, detect_schemes
+from vgpu.inventory import DetectedSchemes, Units, detect_schemes, of_other_systems
 from vgpu.inventory.nvidia import advertised_units, is_on_unknown_gpu, on_unknown_gpus
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
@@ -29,6 +29,7 @@ from vgpu.ledger.from_resource_claims import (
     NodeResourceClaims,
     node_resource_claims,
 )
+from vgpu.model.names import Scheme
 from vgpu.model.objects import (
     ContainerState,
     MalformedObject,
@@ -291,6 +292,14 @@ class ClusterEvidence:
             for name in codec.resources
             if name in node.allocatable or name in node.capacity
         }
+        systems = tuple(row.name for row in registry().rows if row.has_devices(node))
+        published = {
+            each.driver: len(each.devices)
+            for each in self.cluster.objects.resource_claims.slices
+            if each.node == node.name and any(device.uuid for device in each.devices)
+        }
+        present = {*schemes, *(each.scheme for each in ledger.holdings)}
+        present |= {Scheme.DRA} if published else set()
         return KnownNode(
             node,
             self.now,
@@ -330,18 +339,15 @@ class ClusterEvidence:
                 )
             ),
             tuple(lock for _, lock in node_locks((node,), self.schemes.codecs)),
-            tuple(row.name for row in registry().rows if row.has_devices(node)),
-            {
-                each.driver: len(each.devices)
-                for each in self.cluster.objects.resource_claims.slices
-                if each.node == node.name and any(device.uuid for device in each.devices)
-            },
+            systems,
+            published,
             tuple(
                 StepReason(each.reason.value, each.reason.explanation)
                 for each in node_errors(node, self.now)
             ),
             self.cluster.pods_read,
             on_unknown_gpus(self._on_unknown_gpus(node.name), ledger),
+            of_other_systems(node, ledger, systems, present, self.schemes.codecs),
         )
 
     def ledger(self, name: str) -> Ledger:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from reconciler.model import Finding
+from vgpu.inventory import NodeView
 from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.ledger import Conflict, Holding, Ledger
 from vgpu.ledger.from_api import Reading
@@ -13,6 +14,7 @@ from vgpu.model.folding import folded_texts
 from vgpu.model.names import Scheme
 from vgpu.model.objects import Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
+from vgpu.placement.cluster_views import ViewedNode
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
@@ -168,6 +170,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         pods_read: whether the pods were read; without one in a dump nobody knows who holds
             GPUs.
         of_nvidia: what pods of NVIDIA's own plugin hold of GPUs that another system has registered.
+        of_other_systems: the system of each GPU that is not of the first of these, by its name.
     """
 
     node: Node
@@ -187,6 +190,22 @@ class KnownNode(msgspec.Struct, frozen=True):
     errors: tuple[StepReason, ...] = ()
     pods_read: bool = True
     of_nvidia: tuple[Holding, ...] = ()
+    of_other_systems: Mapping[str, str] = {}
+
+    @property
+    def shown(self) -> NodeView:
+        """The node as ``vgpu inspect`` shows it: what is free, kept free and maybe held."""
+        placement = ViewedNode(self.reason or PlacementReason.NO_GPUS, self.view)
+        return NodeView(
+            self.node,
+            self.schemes,
+            self.ledger,
+            placement=placement,
+            in_use=placement.in_use,
+            systems=self.systems,
+            of_other_systems=self.of_other_systems,
+            of_nvidia=self.of_nvidia,
+        )
 
 
 _ORDER = {reason: number for number, reason in enumerate((*ClosedReason, *PlacementReason))}

@@ -9,10 +9,10 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause
 from reconciler.rules.conflicts import CAUSES
 from scheduler.filter.refusals import node_lines
-from vgpu.inventory import WaitingReason
+from vgpu.inventory import MaybeHeld, WaitingReason
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
-from vgpu.ledger import DeviceEntry, Holding
+from vgpu.ledger import DeviceEntry
 from vgpu.model.folding import folded_texts
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
@@ -35,6 +35,7 @@ from vgpucli.explain.model import (
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
 from vgpucli.explain.sentences import concluded, gpu_text, names_text, repair_advice, share_text
+from vgpucli.free_texts import kept_text, maybe_held_text
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,
@@ -66,7 +67,7 @@ def explain_node(evidence: KnownNode) -> Explanation:
         Explanation(
             "Node",
             node.name,
-            _steps(evidence),
+            tuple(_with_maybe_held_of_node(step, evidence) for step in _steps(evidence)),
             evidence.now,
             lines=tuple(_gpus(evidence)),
             system=_system(evidence),
@@ -80,7 +81,7 @@ def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
         _ready(evidence),
         _driver(evidence) or _plugin(evidence),
         _lock(evidence),
-        _with_unknown(_with_conflicts_of_gpus(_records(evidence), evidence), evidence),
+        _with_conflicts_of_gpus(_records(evidence), evidence),
         ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
     )
     findings = [
@@ -135,14 +136,19 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
     """
     device = entry.device
     state = _with_node(_gpu_state(evidence, entry), evidence)
+    shown = evidence.shown
+    kept = kept_text(shown, entry)
     held = (
         f"{rounded_size(entry.held.memory_bytes)} of {rounded_size(device.memory_bytes or 0)}"
         f" and {percentage(entry.held.cores_milli)} of the cores are held"
     )
-    shares = ExplainedStep(WayStep.SHARES, ExplainOutcome.PASSED, evidence=(held,))
+    texts = (held, kept) if kept else (held,)
+    shares = ExplainedStep(WayStep.SHARES, ExplainOutcome.PASSED, evidence=texts)
     if not evidence.pods_read:
         shares = _not_checked(WayStep.SHARES, _PODS_IN_DUMP)
-    shares = _with_unknown(shares, evidence)
+    shares = _with_maybe_held(
+        shares, shown.free_memory_bytes(entry) or 0, shown.maybe_held_of(entry)
+    )
     own = [each for each in evidence.findings if each.object_ref.name in (device.name, device.uuid)]
     steps = tuple(
         with_findings(_with_conflicts(step, evidence, entry), own) for step in (state, shares)
@@ -373,25 +379,21 @@ def _with_conflicts_of_gpus(step: ExplainedStep, evidence: KnownNode) -> Explain
     )
 
 
-def _with_unknown(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
-    """The step with what pods of the node hold on an unknown GPU, as a remark."""
-    unknown = [each for each in evidence.ledger.unplaced if _may_be_here(each)]
-    unknown += evidence.of_nvidia
-    if not unknown:
+def _with_maybe_held_of_node(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    if step.step is not WayStep.RECORDS:
         return step
-    pods = sorted({f"{each.pod.namespace}/{each.pod.name or each.pod.uid}" for each in unknown})
-    held = sum(each.share.memory_bytes or 0 for each in unknown)
-    text = (
-        f"up to {rounded_size(held)} more are held by {count(len(pods), 'pod')} on an unknown GPU"
-        f" of the node: {names_text(pods)}"
-    )
+    shown = evidence.shown
+    return _with_maybe_held(step, shown.free_bytes, shown.maybe_held)
+
+
+def _with_maybe_held(step: ExplainedStep, free: int, maybe_held: MaybeHeld) -> ExplainedStep:
+    """The step with what pods on an unknown GPU may hold of the free memory, as a remark."""
+    if not maybe_held.memory_bytes:
+        return step
+    pods = sorted(f"{pod.namespace}/{pod.name or pod.uid}" for pod in maybe_held.pods)
+    text = f"{rounded_size(free)} free{maybe_held_text(maybe_held)}: {names_text(pods)}"
     remark = StepReason.of(ExplainReason.ON_UNKNOWN_GPU)
     return structs.replace(step, remarks=(*step.remarks, remark), evidence=(*step.evidence, text))
-
-
-def _may_be_here(holding: Holding) -> bool:
-    """Whether any GPU of the node may be the one of the holding: its UUID names none."""
-    return not holding.share.device.startswith(("GPU-", "MIG-"))
 
 
 def _with_conflicts(step: ExplainedStep, evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
@@ -428,7 +430,13 @@ def _gpus(evidence: KnownNode) -> Iterator[str]:
         rows = [registry().of(scheme) for scheme in evidence.schemes]
         shares_cores = any(row is None or row.shares_cores for row in rows)
         lines = node_lines(evidence.node.name, evidence.view, None, shares_cores=shares_cores)
-        yield from (line.strip() for line in lines[1:])
+        shown = evidence.shown
+        kept_by_name = {
+            entry.device.name: kept_text(shown, entry) for entry in evidence.ledger.devices
+        }
+        for gpu, line in zip(evidence.view.candidate.gpus, lines[1:], strict=True):
+            kept = kept_by_name.get(gpu.device.name, "")
+            yield ", ".join(filter(None, (line.strip(), kept)))
     else:
         for entry in evidence.ledger.devices:
             free = entry.free_memory_bytes

@@ -15,7 +15,6 @@ from rich.style import Style
 from vgpu.inventory import (
     FreeCapacity,
     Inventory,
-    MaybeHeld,
     NodeView,
     Pending,
     UnavailableMemory,
@@ -43,6 +42,7 @@ from vgpu.program.terminal import (
     write,
 )
 from vgpu.schemes.registry import registry
+from vgpucli.free_texts import kept_text, maybe_held_text
 from vgpucli.inspect.pod_lines import is_stuck, nvidia_lines, other_lines, state_text, who
 
 KEPT_FREE: Final = "kept free for pods that stand in the way"
@@ -254,6 +254,9 @@ class _Table(msgspec.Struct, frozen=True):
             yield from self._wrapped(f"kept free for {text}", "  ", DOUBTFUL)
         for entry in entries:
             yield self._gpu(view, entry, cores=_shares_cores(view))
+            kept = kept_text(view, entry)
+            if kept:
+                yield from self._wrapped(kept, "    ", DOUBTFUL)
             for holding in entry.holdings:
                 yield from self._holding(holding)
         if view.ledger.unplaced:
@@ -462,7 +465,7 @@ class _Table(msgspec.Struct, frozen=True):
             for apart in capacity.apart:
                 yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
             if capacity.kept_bytes:
-                text = f"{rounded_size(capacity.kept_bytes)} more {KEPT_FREE}"
+                text = f"{rounded_size(capacity.kept_bytes)} {KEPT_FREE}"
                 yield from self._wrapped(text, " " * 13, DOUBTFUL)
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
             for closed in capacity.closed:
@@ -551,15 +554,6 @@ def fitting(room: FreeCapacity) -> str:
     usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
     most = "up to " if room.fits and room.maybe_held.memory_bytes else ""
     return f"room for {most}{room.fits} more of {share} ({origin}): {usable}"
-
-
-def maybe_held_text(maybe_held: MaybeHeld) -> str:
-    """What pods may hold of free memory, whose GPU is not known, as text behind that memory."""
-    if not maybe_held.memory_bytes:
-        return ""
-    pods = count(len(maybe_held.pods), "pod")
-    amount = rounded_size(maybe_held.memory_bytes)
-    return f", up to {amount} of it held by {pods} on an unknown GPU"
 
 
 def apart_text(apart: UnavailableMemory) -> str:
