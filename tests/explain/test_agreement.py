@@ -13,6 +13,7 @@ from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, Finding, Snapshot
 from reconciler.observe.cluster import cluster_view
 from reconciler.reasons import Cause, Rule
+from reconciler.rules.conflicts import CAUSES
 from tests.explain.test_explain_properties import all_findings, explained, lock_owners
 from tests.scheduler.agreement import NOW, SCHEMES, UNITS, Cluster, clusters, nodes_of_one_system
 from tests.scheduler.observed_systems import DRIVER
@@ -34,6 +35,7 @@ from vgpu.model.units import GIB, rounded_size
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.kubeshare.node import GPU_INFO
 from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.facts import ClusterFacts
@@ -120,6 +122,21 @@ def nothing_is_fine_beside_a_conflict(known):
             assert not is_fine(explain_pod(known.evidence.of_pod(pod)))
 
 
+def each_gpu_that_a_node_lost_is_in_the_explanation_of_the_node_and_its_gpus(known):
+    for view, explanation in known.nodes():
+        here = {entry.device.name for entry in view.ledger.devices}
+        lost = {
+            (cause, rule)
+            for each in view.ledger.conflicts
+            if each.device and each.device not in here and each.kind in CAUSES
+            for rule, cause in (CAUSES[each.kind],)
+        }
+        assert lost <= codes(explanation)
+        of_node = known.evidence.of_node(view.node) if lost else None
+        for entry in view.ledger.devices if lost else ():
+            assert lost <= codes(explain_gpu(of_node, entry))
+
+
 def each_pod_in_the_way_is_in_the_explanation_of_its_node(known):
     for view, explanation in known.nodes():
         texts = [text for step in explanation.steps for text in step.evidence]
@@ -199,6 +216,7 @@ def test_what_other_commands_know_of_an_object_is_in_its_explanation(cluster):
     known = Known.of(cluster)
     each_finding_is_in_the_explanation_of_its_object(known)
     nothing_is_fine_beside_a_conflict(known)
+    each_gpu_that_a_node_lost_is_in_the_explanation_of_the_node_and_its_gpus(known)
     each_pod_in_the_way_is_in_the_explanation_of_its_node(known)
     nothing_is_fine_of_which_less_may_be_free(known)
     each_error_of_doctor_about_a_node_is_in_its_explanation(known)
@@ -303,3 +321,29 @@ def test_what_is_kept_free_of_a_gpu_is_one_sentence_in_every_command():
     rows = printed.getvalue()
     assert kept[0] in rows
     assert "more kept free" not in rows
+
+
+@pytest.mark.parametrize(
+    ("gpu", "node", "text"),
+    [
+        ("GPU-gone", "n1", "the annotations name GPU GPU-gone, which the node does not have"),
+        ("GPU-1", "other", ClaimProblem.OTHER_NODE.explanation),
+    ],
+)
+def test_the_reason_of_a_pod_in_the_way_has_what_its_annotations_name(gpu, node, text):
+    own = structs.replace(NODES["hami"], ready=True)
+    named = {key: each.replace("GPU-1", gpu) for key, each in RESERVED["hami"](NOW, node).items()}
+    stands = Pod(
+        PodRef("uid", "ns", "stands"),
+        node=own.name,
+        annotations=named,
+        containers=(Container("main", limits("hami", 1, 1)),),
+        phase="Running",
+        scheduled_at=NOW - HOUR,
+    )
+    known = Known.of(Cluster(Objects((own,), (stands,)), NOW))
+    ((view, explanation),) = known.nodes()
+    assert [each.text for each in view.standing] == [f"pod ns/stands: {text}"]
+    (records,) = (each for each in explanation.steps if each.step is WayStep.RECORDS)
+    assert f"pod ns/stands: {text}" in records.evidence
+    each_gpu_that_a_node_lost_is_in_the_explanation_of_the_node_and_its_gpus(known)

@@ -124,6 +124,7 @@ def _strays(draw, number, nodes, systems):
         )
     )
     bases = [{}, RESERVED[system](NOW, named), RESERVED[system](NOW - 900, named)]
+    bases.append({key: text.replace("GPU-1", "GPU-gone") for key, text in bases[1].items()})
     bases += [forged for name, forged in FORGED if name == system]
     bases += [each.annotations for pods in nodes.values() for each in pods]
     texts = st.dictionaries(st.sampled_from(KEYS[system]), TEXTS, max_size=2)

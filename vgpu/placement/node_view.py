@@ -75,15 +75,21 @@ class StandingReason(Explained):
 
 
 class StandingPod(msgspec.Struct, frozen=True):
-    """A pod that stands in the way of others, on a node."""
+    """A pod that stands in the way of others, on a node; ``named`` is what it names instead."""
 
     pod: PodRef
     reason: StandingReason
+    named: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """The reason, for people."""
+        return self.named or self.reason.explanation
 
     @property
     def text(self) -> str:
         """The pod and the reason, for people."""
-        return f"pod {self.pod.namespace}/{self.pod.name}: {self.reason.explanation}"
+        return f"pod {self.pod.namespace}/{self.pod.name}: {self.explanation}"
 
 
 class CandidateView(msgspec.Struct, frozen=True, gc=False):
@@ -291,7 +297,7 @@ def node_view(
     standing = tuple(
         sorted(
             (
-                *(StandingPod(each.pod, _reason(each)) for each in lacking),
+                *(StandingPod(each.pod, _reason(each), each.named) for each in lacking),
                 *(StandingPod(pod, StandingReason.RESERVED) for pod, _ in reserved),
             ),
             key=lambda each: each.pod,
@@ -353,7 +359,7 @@ def held_by(
             pod, scheme.codec, devices, node.advertised, resolves_defaults=False
         ).claim
         claimed = None if shown is None else peak_shares(pod, shown) + of_others
-    return HeldByPod(shares + of_others, groups, pod_without_gpu(pod, counted), claimed)
+    return HeldByPod(shares + of_others, groups, pod_without_gpu(pod, counted, devices), claimed)
 
 
 def is_of_other_plugin(

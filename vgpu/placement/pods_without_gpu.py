@@ -15,15 +15,21 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model.allocation import Allocation, Request, Share, effective_shares
+from vgpu.model.allocation import Allocation, Device, Request, Share, effective_shares, physical
 from vgpu.model.names import ContainerKind, Phase, PodRef
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
-from vgpu.schemes.counted_claims import CountedClaim
+from vgpu.schemes.counted_claims import ClaimProblem, CountedClaim
 from vgpu.schemes.pod_requests import requested_share
 
 UNKNOWN_GPU_SECONDS: Final = 300.0
 """Maximum time after the binding for which a request counts on every GPU, in seconds."""
+
+_MOST_NAMED: Final = 4
+"""Maximum number of GPUs that a text names."""
+
+_LONGEST: Final = 64
+"""Maximum length of the name of a GPU in a text: anybody may write an annotation."""
 
 
 class PodWithoutGpu(msgspec.Struct, frozen=True):
@@ -34,12 +40,14 @@ class PodWithoutGpu(msgspec.Struct, frozen=True):
         requests: what it requests of GPUs that are not known.
         bound_at: when it was bound, by the API server, in unix seconds; None if that is unknown.
         is_unread: whether it has annotations that cannot be read.
+        named: what its annotations name instead, for people; "" if they name nothing.
     """
 
     pod: PodRef
     requests: tuple[Request, ...]
     bound_at: float | None = None
     is_unread: bool = False
+    named: str = ""
 
     def until(self, seen: float | None, now: float) -> float:
         """When its request no longer counts on every GPU, in unix seconds.
@@ -51,12 +59,40 @@ class PodWithoutGpu(msgspec.Struct, frozen=True):
         return bound_at + UNKNOWN_GPU_SECONDS
 
 
-def pod_without_gpu(pod: Pod, counted: CountedClaim) -> PodWithoutGpu | None:
-    """The bound pod, if not all GPUs that it requests are known by what counts of it."""
+def pod_without_gpu(
+    pod: Pod, counted: CountedClaim, devices: Mapping[str, Device] | None = None
+) -> PodWithoutGpu | None:
+    """The bound pod, if not all GPUs that it requests are known by what counts of it.
+
+    ``devices`` are the node's under every name that a share may have.
+    """
     if not counted.missing:
         return None
     times = [seconds for seconds in (pod.scheduled_at, pod.started_at) if seconds is not None]
-    return PodWithoutGpu(pod.ref, counted.missing, min(times, default=None), counted.unread)
+    return PodWithoutGpu(
+        pod.ref, counted.missing, min(times, default=None), counted.unread, _named(counted, devices)
+    )
+
+
+def _named(counted: CountedClaim, devices: Mapping[str, Device] | None) -> str:
+    """What the annotations name of which the node has nothing."""
+    if counted.problem is ClaimProblem.OTHER_NODE:
+        return counted.problem.explanation
+    if not devices or counted.claim is None:
+        return ""
+    names = dict.fromkeys(
+        physical(share.device)
+        for allocation in counted.claim.allocations
+        for share in allocation.shares
+        if share.device and physical(share.device) not in devices
+    )
+    if not names:
+        return ""
+    listed = ", ".join(
+        "".join(filter(str.isprintable, name))[:_LONGEST] for name in list(names)[:_MOST_NAMED]
+    )
+    more = f" and {len(names) - _MOST_NAMED} more" * (len(names) > _MOST_NAMED)
+    return f"the annotations name GPU {listed}{more}, which the node does not have"
 
 
 def kept_free(

@@ -1,6 +1,7 @@
 """The state of a node, and of one of its GPUs, in steps. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from msgspec import structs
@@ -12,7 +13,7 @@ from scheduler.filter.refusals import node_lines
 from vgpu.inventory import MaybeHeld, WaitingReason
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
-from vgpu.ledger import DeviceEntry
+from vgpu.ledger import Conflict, DeviceEntry
 from vgpu.model.folding import folded_texts
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
@@ -56,6 +57,9 @@ _ON_NODE: Final = "vgpu reconcile plan --scope node on the node"
 """What shows the leftover folders of a node."""
 
 
+_HOLDS_A_LOST_GPU: Final = "a pod of the node holds a GPU that the node does not have"
+"""What is wrong with the node of a GPU, beside the GPU."""
+
 _PODS_IN_DUMP: Final = "pods in the dump: kubectl get pods -A"
 """What shows who holds GPUs, where a dump has no pod."""
 
@@ -81,7 +85,7 @@ def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
         _ready(evidence),
         _driver(evidence) or _plugin(evidence),
         _lock(evidence),
-        _with_conflicts_of_gpus(_records(evidence), evidence),
+        _with_lost(_with_conflicts_of_gpus(_records(evidence), evidence), evidence),
         ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
     )
     findings = [
@@ -349,11 +353,52 @@ def _gpu_state(evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
 def _with_node(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
     """The step of a GPU with the failed steps of its node as remarks."""
     failed = [each for each in _steps(evidence) if each.outcome is ExplainOutcome.FAILED]
+    lost = _reasons_of(_lost(evidence))
+    own = ([reason for reason in each.reasons if reason not in lost][:1] for each in failed)
+    reasons = (
+        *chain.from_iterable(own),
+        *(structs.replace(reason, explanation=_HOLDS_A_LOST_GPU) for reason in lost),
+    )
     return structs.replace(
         step,
-        remarks=(*step.remarks, *(reason for each in failed for reason in each.reasons[:1])),
+        remarks=tuple(dict.fromkeys((*step.remarks, *reasons))),
         evidence=(*step.evidence, *(text for each in failed for text in each.evidence)),
     )
+
+
+def _lost(evidence: KnownNode) -> list[Conflict]:
+    """The conflicts about GPUs that the node does not have."""
+    known = {entry.device.name for entry in evidence.ledger.devices}
+    return [
+        each
+        for each in evidence.ledger.conflicts
+        if each.device and each.device not in known and each.kind in CAUSES
+    ]
+
+
+def _reasons_of(conflicts: Iterable[Conflict]) -> tuple[StepReason, ...]:
+    causes = (CAUSES[each.kind] for each in conflicts)
+    return tuple(dict.fromkeys(StepReason.of(cause, rule.value) for rule, cause in causes))
+
+
+def _with_lost(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step with what its pods hold of GPUs that the node does not have.
+
+    They say more about it than that a pod has no GPU of the node.
+    """
+    lost = _lost(evidence)
+    reasons = _reasons_of(lost)
+    standing = {each.pod.uid for each in evidence.shown.standing if each.named}
+    texts = folded_texts(
+        (each.device, f"{pod}GPU {one_line(each.device)}: {each.kind.explanation}")
+        for each in lost
+        if each.pod is None or each.pod.uid not in standing
+        for pod in ("" if each.pod is None else f"{_pod_text(each.pod)}: ",)
+    )
+    step = structs.replace(step, evidence=(*step.evidence, *texts))
+    if step.outcome is ExplainOutcome.FAILED:
+        return structs.replace(step, reasons=tuple(dict.fromkeys((*reasons, *step.reasons))))
+    return structs.replace(step, remarks=tuple(dict.fromkeys((*step.remarks, *reasons))))
 
 
 def _with_conflicts_of_gpus(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:

@@ -347,7 +347,7 @@ def _node(view: NodeView, whole: Inventory) -> NodeDocument:
         memory_maybe_held_bytes=view.maybe_held.memory_bytes,
         maybe_held_by=[_pod(pod) for pod in view.maybe_held.pods],
         standing=[
-            StandingDocument(_pod(each.pod), each.reason.value, each.reason.explanation)
+            StandingDocument(_pod(each.pod), each.reason.value, each.explanation)
             for each in view.standing
         ],
     )
