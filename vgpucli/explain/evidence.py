@@ -16,7 +16,12 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Units, detect_schemes, of_other_systems
-from vgpu.inventory.nvidia import advertised_units, is_on_unknown_gpu, on_unknown_gpus
+from vgpu.inventory.nvidia import (
+    advertised_units,
+    is_on_unknown_gpu,
+    on_unknown_gpus,
+    plugin_refusal,
+)
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.kube.kueue_kinds import QueuedWorkload
@@ -237,6 +242,15 @@ class ClusterEvidence:
         )
         if observed:
             evidence = self._with_observed_quota(evidence)
+        if observed:
+            refused = (
+                (node.name, plugin_refusal(pod, node))
+                for node in self._nodes.values()
+                if pod.node in ("", node.name)
+            )
+            evidence = structs.replace(
+                evidence, refusing={name: why for name, why in refused if why}
+            )
         if observed and not pod.node:
             nodes = self._nodes.values()
             free, texts = observed_units(observed, nodes, self._all_pods)

@@ -97,6 +97,8 @@ class KnownPod(msgspec.Struct, frozen=True):
             pod of another system.
         other: the other GPU scheduler that the pod belongs to, whose shares are not read.
         in_the_way: what may keep the pod from GPUs that are free.
+        refusing: why the device plugin of a node would refuse the pod, though units are free, by
+            the name of the node.
         node_gone: whether the pod is bound to a node that does not exist.
         quotas_read: whether the Namespace of the pod and its ResourceQuotas were read.
         units: what the nodes have of the observed resources, as sentences.
@@ -132,6 +134,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     observed: Mapping[str, int] = {}
     other: Recognised | None = None
     in_the_way: InTheWay = InTheWay()
+    refusing: Mapping[str, str] = {}
     node_gone: bool = False
     quotas_read: bool = False
     units: tuple[str, ...] = ()

@@ -120,6 +120,7 @@ class ExplainReason(Explained):
         "partly_allocatable",
         "the kubelet can allocate fewer units than the node has: a GPU may be unhealthy",
     )
+    ONE_UNIT = "one_unit", "the device plugin of the node allocates one unit to a container"
     NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
     ON_UNKNOWN_GPU = (
         "on_unknown_gpu",

@@ -24,7 +24,13 @@ from vgpucli.explain.request_steps import quota_step, request_step
 from vgpucli.explain.reservation_step import reserved_step
 from vgpucli.explain.room_step import nodes_step
 from vgpucli.explain.rule_steps import with_findings, with_remarks
-from vgpucli.explain.run_steps import admitted_step, allocated_step, started_step, use_step
+from vgpucli.explain.run_steps import (
+    admitted_step,
+    allocated_step,
+    started_step,
+    use_step,
+    with_plugin_refusal,
+)
 from vgpucli.explain.sentences import concluded
 from vgpucli.explain.step_values import not_reached
 from vgpucli.group_usage import MeasuredUse
@@ -40,6 +46,7 @@ def explain_pod(evidence: KnownPod) -> Explanation:
     decisive_findings = [each for each in evidence.findings if each not in remarked_findings]
     for check in _CHECKS:
         step = with_findings(check(evidence), decisive_findings)
+        step = with_plugin_refusal(step, evidence)
         step = with_remarks(step, (*remarked_findings, *evidence.nearby))
         steps.append(_with_conflicts(step, evidence) if step.step is WayStep.USE else step)
     ref = evidence.pod.ref

@@ -65,10 +65,19 @@ def _nodes_of_others(evidence: KnownPod) -> ExplainedStep:
             return passed(WayStep.NODES, *texts)
         return not_checked(WayStep.NODES, UNCHECKED, *texts)
     if evidence.observed:
-        return _units(evidence)
+        return _refused_units(evidence) or _units(evidence)
     other = evidence.other
     texts = () if other is None else (f"{other.scheduler} places the pod",)
     return waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
+
+
+def _refused_units(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod that the device plugin of each node with free units refuses, else None."""
+    refusing = sorted(evidence.units_free & evidence.refusing.keys())
+    if not refusing or not evidence.units_free <= evidence.refusing.keys():
+        return None
+    step = failed(WayStep.NODES, ExplainReason.ONE_UNIT, *evidence.units)
+    return structs.replace(step, detail=f"{refusing[0]}: {evidence.refusing[refusing[0]]}")
 
 
 def _units(evidence: KnownPod) -> ExplainedStep:
@@ -76,7 +85,7 @@ def _units(evidence: KnownPod) -> ExplainedStep:
     message = parsed(evidence.pod.unschedulable)
     quoted = f"kube-scheduler: {message.text}"
     missed = missed_units(evidence, message)
-    free = sorted(evidence.units_free)
+    free = sorted(evidence.units_free - evidence.refusing.keys())
     if free and evidence.closed.keys() >= evidence.units_free:
         text = f"units are free on {count(len(free), 'node')}: {names_text(free)}"
         return _closed(evidence, free, text, *evidence.units)

@@ -12,7 +12,7 @@ from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
 from vgpu.model.names import Phase
 from vgpu.model.objects import Pod, holds_devices
 from vgpucli.explain.known_objects import KnownPod
-from vgpucli.explain.model import ExplainedStep, ExplainReason, WayStep
+from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_facts import (
     container_text,
     has_run,
@@ -58,6 +58,15 @@ def admitted_step(evidence: KnownPod) -> ExplainedStep:
         text = f"the kubelet of {pod.node} accepted the pod"
         return passed(WayStep.ADMITTED, text, since=pod.started_at)
     return waiting(WayStep.ADMITTED, ExplainReason.NOT_REPORTED, f"node {pod.node}")
+
+
+def with_plugin_refusal(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
+    """The step of the kubelet's refusal with what the node's device plugin refuses."""
+    why = evidence.refusing.get(evidence.pod.node, "")
+    if not why or step.step is not WayStep.ADMITTED or step.outcome is not ExplainOutcome.FAILED:
+        return step
+    reasons = (StepReason.of(ExplainReason.ONE_UNIT), *step.reasons)
+    return structs.replace(step, reasons=reasons, detail=f"{evidence.pod.node}: {why}", advice=None)
 
 
 def allocated_step(evidence: KnownPod) -> ExplainedStep:

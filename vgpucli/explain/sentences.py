@@ -120,6 +120,8 @@ ADVICE: Final[Mapping[str, str]] = {
     " sharing system, and look at the pod again",
     ExplainReason.SEVERAL_CONTAINERS: "request gpushare's memory in one container only, or have"
     " vgpu device-plugin serve the node",
+    ExplainReason.ONE_UNIT: "request one unit for each container: several share one GPU there, so"
+    " that more units are no larger share",
     ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names",
     ExplainReason.MISSING_RESOURCE: "correct the name of the resource, or install the device plugin"
     " that advertises it",
