@@ -113,6 +113,8 @@ def found(facts, *severities):
 
 
 HAMI = (hami_node("a", labels=GPU_ON), hami_plugin(selector=GPU_ON), hami_scheduler())
+PROXY = workload("DaemonSet", "kube-proxy", ("p", "registry.k8s.io/kube-proxy:v1.34.0", "/p"))
+DNS = workload("Deployment", "coredns", ("d", "registry.k8s.io/coredns:v1.12.1", "/d"))
 VOLCANO = (
     volcano_node("a"),
     our_plugin(),
@@ -145,8 +147,10 @@ CASES = {
         (*HAMI[:2], hami_scheduler("--resource-name=nvidia.com/gpu")),
         set(),
     ),
-    "nodes and no plugin": ((HAMI[0], HAMI[2]), {"no_device_plugin"}),
-    "nodes and no scheduler": (HAMI[:2], {"no_scheduler"}),
+    "nodes and no plugin": ((HAMI[0], HAMI[2], PROXY), {"no_device_plugin"}),
+    "nodes and no scheduler": ((*HAMI[:2], DNS), {"no_scheduler"}),
+    "a plugin is missing only where DaemonSets were read": ((HAMI[0], HAMI[2]), set()),
+    "a scheduler is missing only where Deployments were read": (HAMI[:2], set()),
     "a plugin that is scaled to zero is none": (
         (HAMI[0], hami_plugin(desired=0), HAMI[2]),
         {"no_device_plugin"},

@@ -14,6 +14,7 @@ import msgspec
 from vgpu.inventory.nvidia import is_own_unit
 from vgpu.kube.closed_nodes import none_allocatable
 from vgpu.kube.installation import ReportedNode
+from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
 from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.other_schedulers import OtherScheduler, system_of_resource
@@ -101,6 +102,8 @@ def _of_workload(installed: list[InstalledComponent]) -> Iterator[DoctorFinding]
 
 
 def _missing_components(facts: ClusterFacts, nodes: Counter[str]) -> Iterator[DoctorFinding]:
+    """Systems without a plugin or scheduler, where the kinds of such workloads were read."""
+    has_plugins, has_schedulers = facts.has_read(DAEMON_SETS), facts.has_read(DEPLOYMENTS)
     plugins = {name for each in facts.of_role(ComponentRole.DEVICE_PLUGIN) for name in each.serves}
     placing = (ComponentRole.SCHEDULER, ComponentRole.CONTROLLER)
     schedulers = {name for role in placing for each in facts.of_role(role) for name in each.serves}
@@ -109,9 +112,9 @@ def _missing_components(facts: ClusterFacts, nodes: Counter[str]) -> Iterator[Do
             continue
         on = named(node for node, systems in facts.systems.items() if row.name in systems)
         evidence = f"{system_title(row.name)}: {count(nodes[row.name], 'node')} ({on})"
-        if row.has_allocate and row.name not in plugins:
+        if has_plugins and row.has_allocate and row.name not in plugins:
             yield finding(_SYSTEMS, DoctorReason.NO_DEVICE_PLUGIN, "", evidence)
-        if row.name not in schedulers | _UNPLACED:
+        if has_schedulers and row.name not in schedulers | _UNPLACED:
             yield finding(_SYSTEMS, DoctorReason.NO_SCHEDULER, "", evidence)
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation import (
     AdmissionPolicy,
     AdmissionWebhook,
@@ -104,6 +105,10 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     def components(self) -> tuple[InstalledComponent, ...]:
         """The known components."""
         return components(self.workloads)
+
+    def has_read(self, kind: ApiKind[Any]) -> bool:
+        """Whether the objects of this kind were read: only then is a missing one known."""
+        return f"{kind.name}s" not in {each.what for each in self.unread}
 
     def of_role(self, role: ComponentRole) -> list[InstalledComponent]:
         """The components of a role that are meant to run."""
