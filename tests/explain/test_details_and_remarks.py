@@ -9,6 +9,7 @@ from tests.reconciler.samples import NOW, lock, node, pod
 from vgpu.inventory import Objects
 from vgpu.model.objects import Container, Namespace
 from vgpu.model.taints import Taint
+from vgpucli.explain.document import document
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import explain_node
@@ -174,3 +175,15 @@ def test_a_profile_of_which_nothing_is_allocatable_is_an_error_beside_gpus_that_
     )
     evidence = ClusterEvidence(ClusterObjects(Objects((there,), ()), NOW))
     assert decisive(explain_node(evidence.of_node(there)))[2] == ["nothing_allocatable"]
+
+
+def test_a_remark_about_another_object_names_it_in_its_evidence_too():
+    without = pod("train-1", "hami", claim=None, phase="Pending")
+    explained = explanation(waits(unschedulable=FULL), node("gpu-1", "hami"), without)
+    step = explained.steps[2]
+    assert [each.about for each in step.remarks] == ["Pod ml/train-1"]
+    assert any(text.startswith("Pod ml/train-1: ") for text in step.evidence)
+    assert document(explained).steps[2].remarks[0].about == "Pod ml/train-1"
+    another = pod("train-2", "hami", claim=None, phase="Pending")
+    explained = explanation(waits(unschedulable=FULL), node("gpu-1", "hami"), without, another)
+    assert [each.about for each in explained.steps[2].remarks] == ["Pod ml/train-1 and 1 more"]

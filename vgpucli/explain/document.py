@@ -19,11 +19,15 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReasonDocument(_Document, frozen=True):
-    """Why a step did not pass; ``rule`` is the reconciler's, "" if no rule found it."""
+    """Why a step did not pass; ``rule`` is the reconciler's, "" if no rule found it.
+
+    ``about`` is the other object that a remark is about.
+    """
 
     code: str
     explanation: str
     rule: str
+    about: str = ""
 
 
 class StepDocument(_Document, frozen=True):
@@ -109,7 +113,7 @@ def _step(step: ExplainedStep) -> StepDocument:
 
 
 def _reason(reason: StepReason) -> ReasonDocument:
-    return ReasonDocument(reason.code, reason.explanation, reason.rule)
+    return ReasonDocument(reason.code, reason.explanation, reason.rule, reason.about)
 
 
 def _group(group: NodeGroup) -> NodeGroupDocument:

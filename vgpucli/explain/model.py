@@ -138,11 +138,13 @@ class StepReason(msgspec.Struct, frozen=True):
             :class:`ExplainReason`.
         explanation: its sentence.
         rule: the reconciler's rule, "" if no rule found it.
+        about: another object that a remark is about, and how many more; "" of the object itself.
     """
 
     code: str
     explanation: str
     rule: str = ""
+    about: str = ""
 
     @classmethod
     def of(cls, reason: Explained, rule: str = "") -> "StepReason":

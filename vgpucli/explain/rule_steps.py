@@ -118,11 +118,20 @@ def with_remarks(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedS
     own = [each for each in findings if remarked_step(each) is step.step]
     if not own:
         return step
-    texts = ((each.object_ref.name, text) for each in own for text in each.evidence)
+    texts = [
+        (each.object_ref.name, f"{_title(each)}: {text}") for each in own for text in each.evidence
+    ]
+    by_reason: dict[StepReason, dict[str, None]] = {}
+    for each in own:
+        by_reason.setdefault(reason_of(each), {})[_title(each)] = None
+    remarks = (
+        structs.replace(reason, about=_first_of(tuple(titles)))
+        for reason, titles in by_reason.items()
+    )
     return structs.replace(
         step,
         evidence=(*step.evidence, *folded_texts(texts)),
-        remarks=tuple(dict.fromkeys((*step.remarks, *map(reason_of, own)))),
+        remarks=tuple(dict.fromkeys((*step.remarks, *remarks))),
     )
 
 
@@ -131,9 +140,18 @@ def reason_of(finding: Finding) -> StepReason:
     return StepReason.of(finding.cause, finding.rule.value)
 
 
+def _title(finding: Finding) -> str:
+    about = finding.object_ref
+    return f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}"
+
+
+def _first_of(titles: tuple[str, ...]) -> str:
+    more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+    return titles[0] + more
+
+
 def _evidence(findings: Iterable[Finding]) -> Iterator[str]:
     for finding in findings:
-        about = finding.object_ref
-        is_claim = about.kind is ObjectKind.RESOURCE_CLAIM  # the step is of its node
-        title = f"{about.kind} {about.namespace}/{about.name}: " if is_claim else ""
+        is_claim = finding.object_ref.kind is ObjectKind.RESOURCE_CLAIM  # the step is of its node
+        title = f"{_title(finding)}: " if is_claim else ""
         yield from (title + text for text in finding.evidence)
