@@ -59,7 +59,7 @@ def answered(
     """
     pod = question.asked.pod
     demanded = demand_of(pod, schemes)
-    _require_names(read, question)
+    _require_names(read, question, demanded)
     _require_amounts(demanded)
     is_foreign = registry().foreign(read.objects.nodes)
     by_units = is_foreign(pod) or _only_units(demanded, question)
@@ -133,11 +133,18 @@ def _split(pods: Iterable[Pod], is_foreign: Callable[[Pod], bool]) -> tuple[list
     return split
 
 
-def _require_names(read: Read, question: FitQuestion) -> None:
+def _require_names(
+    read: Read,
+    question: FitQuestion,
+    demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal,
+) -> None:
     """Raises click.ClickException for a pod that requests amounts by names that are not known."""
     units = _units(question)
     others = [f"{name} of {other}" for name in units if (other := system_of_resource(name))]
-    if others:
+    is_refused = isinstance(demanded, PlacementRefusal) and (
+        demanded.reason is not PlacementReason.NOTHING_REQUESTED
+    )
+    if others and not is_refused:
         raise click.ClickException(
             f"{', '.join(others)}: not counted, since vgpu does not read what pods hold of it"
         )
