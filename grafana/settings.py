@@ -90,12 +90,13 @@ FLAPS: Final = "15m"
 """Time for which an alert about a value around its threshold goes on firing."""
 
 SHARED_RESOURCES: Final = (
-    "volcano_sh_vgpu_number",
-    "nvidia_com_gpu",
-    "aliyun_com_gpu_mem",
-    "tencent_com_vcuda_core",
+    "volcano_sh_vgpu_.*",
+    "nvidia_com_.*gpu.*",
+    "aliyun_com_gpu_.*",
+    "tencent_com_vcuda_.*",
 )
-"""The resources of pods that share GPUs, as kube-state-metrics spells them."""
+"""Patterns of the resources of pods that share GPUs, as kube-state-metrics spells them: most other
+names that operators choose are of these domains, such as ``nvidia.com/vgpu``."""
 
 THERMAL: Final = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 POWER_BRAKE: Final = ("hw_power_brake_slowdown",)

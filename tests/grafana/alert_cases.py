@@ -34,6 +34,10 @@ _ASKS = {
     )
 }
 WAITS = {f"kube_pod_status_unschedulable{{{_WAITING_POD}}}": "1x120"} | _ASKS
+WAITS_FOR_RENAMED = {
+    series.replace("volcano_sh_vgpu_number", "nvidia_com_vgpu"): values
+    for series, values in WAITS.items()
+}
 PLACED = {f"kube_pod_status_unschedulable{{{_WAITING_POD}}}": "0x120"} | _ASKS
 
 DEVICE = {"uuid": "GPU-1"}
@@ -512,6 +516,14 @@ CASES = (
     Case(
         "VgpuIdleWhileOthersWait",
         IDLE | WAITS,
+        IDLE | PLACED,
+        value="1",
+        job="vgpu-reconciler",
+        lacks=("job", "instance"),
+    ),
+    Case(
+        "VgpuIdleWhileOthersWait",
+        IDLE | WAITS_FOR_RENAMED,
         IDLE | PLACED,
         value="1",
         job="vgpu-reconciler",
