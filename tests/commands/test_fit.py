@@ -234,3 +234,17 @@ def test_a_wrong_manifest_has_one_line_with_its_name(dump, tmp_path, content, co
     assert complaint in result.output
     assert str(path) in result.output
     assert len(result.output.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("memory", "texts"),
+    [
+        ("8Gi", ("counts MiB", "write volcano.sh/vgpu-memory: 8192, which is 8.0 GiB")),
+        (str(2**31 - 1), ("counts MiB", "write volcano.sh/vgpu-memory: 2047")),
+    ],
+)
+def test_an_amount_that_is_meant_in_bytes_has_what_to_write(dump, memory, texts):
+    manifest = DEPLOYMENT.replace("15k", memory)
+    result = run(*dump, "-f", "-", "--no-quotas", input=manifest)
+    for text in texts:
+        assert text in result.output

@@ -11,7 +11,6 @@ from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.other_schedulers import system_of_resource
 from vgpu.schemes.system_titles import system_title
-from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_facts import (
@@ -28,6 +27,7 @@ from vgpucli.explain.pod_facts import (
 )
 from vgpucli.explain.queue_step import queue_step
 from vgpucli.explain.step_values import failed, not_checked, passed
+from vgpucli.misread_amounts import misread_amounts
 
 _NO_QUOTA: Final = (
     "the scheduler counts no quota for this pod, and the API server has admitted it: ResourceQuotas"

@@ -9,7 +9,6 @@ from vgpu.inventory import WaitingReason
 from vgpu.kube.errors import one_line
 from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.kueue_tree import waits_for_kueue
-from vgpucli.explain.amounts import misread_amounts
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainReason, StepReason, WayStep
 from vgpucli.explain.obstacles import requested_names
@@ -33,6 +32,7 @@ from vgpucli.explain.refusal import (
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import names_text
 from vgpucli.explain.step_values import failed, not_checked, not_reached, passed, waiting
+from vgpucli.misread_amounts import misread_amounts
 
 _READ_NODES: Final = "explain the pod from a dump that has the nodes, too"
 

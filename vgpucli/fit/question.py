@@ -26,6 +26,7 @@ from vgpucli.fit.manifest import AskedPod
 from vgpucli.fit.model import Budgets, FitAnswer, FitReason, NodeExclusion
 from vgpucli.fit.units import move_units, quota_room, units_answer
 from vgpucli.inspect.read import Read
+from vgpucli.misread_amounts import misread_amounts
 from vgpucli.missing_resources import MissingResource, with_nearest
 from vgpucli.node_offers import NodeOffers, uncounted
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
@@ -78,9 +79,13 @@ def answered(
         fit = _by_units(read, offers, question)
         requested = _units_text(question)
     elif isinstance(demanded, PlacementRefusal):
-        raise click.ClickException(_by_claims(pod) or demanded.text)
+        texts = (_by_claims(pod) or demanded.text, *_misread(pod, schemes))
+        raise click.ClickException("; ".join(texts))
     else:
         fit = _by_shares(read, simulation, demanded, question)
+        if not fit.pods:
+            reasons = filter(None, (fit.rejection, *_misread(pod, schemes)))
+            fit = structs.replace(fit, rejection="; ".join(reasons))
         requested = request_text(demanded[1].requests)
     unchecked = (
         *question.asked.scheduling.unchecked,
@@ -123,6 +128,13 @@ def objects_of(read: Read) -> ReadObjects:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _misread(pod: Pod, schemes: Iterable[SchedulerScheme]) -> Iterator[str]:
+    """The amounts of the pod that are meant in another unit, each with what to write."""
+    units = {scheme.row.name: scheme.unit_bytes for scheme in schemes}
+    for text, advice in misread_amounts(pod, units):
+        yield f"{text.replace('; ', ', ')}: {advice}"
 
 
 def _split(pods: Iterable[Pod], is_foreign: Callable[[Pod], bool]) -> tuple[list[Pod], list[Pod]]:
