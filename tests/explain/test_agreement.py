@@ -24,7 +24,7 @@ from vgpu.inventory import Inventory, MaybeHeld, Objects, detect_schemes, invent
 from vgpu.kube.installation import ReportedNode
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
-from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.model.resource_claims import (
     AllocatedDevice,
     PublishedDevice,
@@ -347,3 +347,35 @@ def test_the_reason_of_a_pod_in_the_way_has_what_its_annotations_name(gpu, node,
     (records,) = (each for each in explanation.steps if each.step is WayStep.RECORDS)
     assert f"pod ns/stands: {text}" in records.evidence
     each_gpu_that_a_node_lost_is_in_the_explanation_of_the_node_and_its_gpus(known)
+
+
+def test_a_register_that_cannot_be_read_is_the_cause_in_every_command():
+    register = "volcano.sh/node-vgpu-register"
+    unread = structs.replace(
+        NODES["volcano"],
+        annotations={register: "GPU-1,10,32768,100,A10,true,hami-core:"},
+        ready=True,
+    )
+    asked = (Container("main", limits("volcano", 1, 1)),)
+    holds = Pod(
+        PodRef("uid", "ns", "holds"),
+        node=unread.name,
+        annotations=RESERVED["volcano"](NOW - HOUR, unread.name),
+        containers=asked,
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING),),
+        scheduled_at=NOW - HOUR,
+    )
+    wants = Pod(PodRef("uid-wants", "ns", "wants"), containers=asked, phase="Pending")
+    known = Known.of(Cluster(Objects((unread,), (holds, wants)), NOW))
+    ((_, explanation),) = known.nodes()
+    registered, *others = explanation.steps
+    assert [reason.code for reason in registered.reasons] == ["unreadable"]
+    assert any(register in text for text in registered.evidence)
+    assert not any(register in text for step in others for text in step.evidence)
+    assert PlacementReason.UNREADABLE.explanation in explanation.conclusion
+    assert "device plugin of the node writes this annotation" in explanation.advice
+    assert not is_fine(explain_pod(known.evidence.of_pod(holds)))
+    printed = StringIO()
+    show(Console(file=printed, width=80), known.shown, NOW)
+    assert "since the register cannot be read of n1" in " ".join(printed.getvalue().split())

@@ -146,12 +146,15 @@ def is_about(finding: Finding, pod: Pod) -> bool:
 def unreported(
     ledger: Ledger, pod: Pod, held: Collection[str], findings: Iterable[Finding]
 ) -> Iterator[Conflict]:
-    """The conflicts about the pod, and about devices that it holds, that no finding reports."""
+    """The conflicts about the pod, devices that it holds and their node, that no finding reports.
+
+    A conflict of the node alone is one of its register.
+    """
     rules = {finding.rule for finding in findings}
     uids = {pod.ref.uid, pod.kubelet_uid}
     for conflict in ledger.conflicts:
         is_own = conflict.pod is not None and conflict.pod.uid in uids
-        is_of_device = conflict.pod is None and conflict.device in held
+        is_of_device = conflict.pod is None and conflict.device in {*held, ""} and bool(held)
         rule = CAUSES[conflict.kind][0] if conflict.kind in CAUSES else None
         if (is_own or is_of_device) and rule not in rules:
             yield conflict

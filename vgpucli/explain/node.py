@@ -57,6 +57,11 @@ _ON_NODE: Final = "vgpu reconcile plan --scope node on the node"
 """What shows the leftover folders of a node."""
 
 
+_CORRECT_REGISTER: Final = (
+    "the device plugin of the node writes this annotation: look at its version and its log"
+)
+"""What helps a node whose register cannot be read."""
+
 _HOLDS_A_LOST_GPU: Final = "a pod of the node holds a GPU that the node does not have"
 """What is wrong with the node of a GPU, beside the GPU."""
 
@@ -81,7 +86,7 @@ def explain_node(evidence: KnownNode) -> Explanation:
 
 def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
     steps = (
-        _registered(evidence),
+        _not_registered(evidence) or _registered(evidence),
         _ready(evidence),
         _driver(evidence) or _plugin(evidence),
         _lock(evidence),
@@ -171,6 +176,24 @@ def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
 
 
 # ---------------------------------------------------------------- steps
+
+
+def _unread_register(evidence: KnownNode) -> str:
+    """Why the register of the node cannot be read; "" if it can."""
+    view = evidence.view
+    if view is None or view.reason is not PlacementReason.UNREADABLE or evidence.ledger.devices:
+        return ""
+    return next((each.detail for each in evidence.ledger.malformed if each.pod is None), "")
+
+
+def _not_registered(evidence: KnownNode) -> ExplainedStep | None:
+    """The step of a node whose register cannot be read; None of another node."""
+    unread = _unread_register(evidence)
+    if not unread:
+        return None
+    reason = StepReason.of(PlacementReason.UNREADABLE)
+    step = _failed(WayStep.REGISTERED, reason, one_line(unread))
+    return structs.replace(step, advice=_CORRECT_REGISTER)
 
 
 def _registered(evidence: KnownNode) -> ExplainedStep:
@@ -290,7 +313,9 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     claiming = tuple(folded_texts(map(_claiming_text, evidence.claiming)))
     pods = () if view is None else view.standing
     standing = tuple(folded_texts((_pod_text(each.pod), each.text) for each in pods))
-    if view is not None and view.reason is not None:
+    if not unread and _unread_register(evidence):
+        return _not_checked(WayStep.RECORDS, "a register that can be read", *claiming)
+    if view is not None and view.reason is not None and not _unread_register(evidence):
         reason = StepReason.of(view.reason)
         return _failed(WayStep.RECORDS, reason, view.detail, *standing, *unread)
     if view is not None and view.standing_reason is not None:
@@ -324,7 +349,10 @@ def _with_repair(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
 
 def _unread(evidence: KnownNode) -> Iterator[tuple[str, str]]:
     """What of the records cannot be read, each with the pod that it is of."""
+    of_register = bool(_unread_register(evidence))
     for each in evidence.ledger.malformed:
+        if of_register and each.pod is None:
+            continue
         if each.problem is not ClaimProblem.REQUESTS_NOTHING:
             pod = "" if each.pod is None else _pod_text(each.pod)
             yield pod, one_line(": ".join(filter(None, (pod, each.detail))))

@@ -28,6 +28,7 @@ from vgpu.model.durations import age
 from vgpu.model.folding import examples_text, folded, folded_texts, masked
 from vgpu.model.names import Phase, PodRef
 from vgpu.model.units import GIB, MILLI_PER_PERCENT, count, rounded_size
+from vgpu.placement.result import PlacementReason
 from vgpu.program.terminal import (
     BAD,
     BOLD,
@@ -457,7 +458,7 @@ class _Table(msgspec.Struct, frozen=True):
             available = rounded_size(capacity.available_bytes)
             free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
             if not capacity.gpus:
-                free = "since its GPUs count for another system of their nodes"
+                free = self._why_none(capacity)
             yield [(f"  {capacity.system:<10} {gpus}, {free}", PLAIN)]
             maybe_held = maybe_held_text(capacity.maybe_held).removeprefix(", ")
             if maybe_held:
@@ -473,6 +474,19 @@ class _Table(msgspec.Struct, frozen=True):
                 text = f"no such pod fits on {nodes}: {closed.why.text}"
                 yield from self._wrapped(text, " " * 13, DOUBTFUL)
         yield []
+
+    def _why_none(self, capacity: FreeCapacity) -> str:
+        """Why no GPU counts for a system that a pod waits for."""
+        unread = sorted(
+            view.node.name
+            for view in self.inventory.nodes
+            if capacity.system in view.systems
+            and view.placement.closed is PlacementReason.UNREADABLE
+            and not view.full_ledger.devices
+        )
+        if unread:
+            return f"since the register cannot be read of {examples_text(unread)}"
+        return "since its GPUs count for another system of their nodes"
 
     # ------------------------------------------------------------ text
 
