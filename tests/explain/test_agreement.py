@@ -41,7 +41,7 @@ from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.model import Severity
 from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
-from vgpucli.explain.model import ExplainReason, WayStep
+from vgpucli.explain.model import ExplainOutcome, ExplainReason, WayStep
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
 from vgpucli.explain.pod import explain_pod
 from vgpucli.free_texts import kept_text
@@ -379,3 +379,21 @@ def test_a_register_that_cannot_be_read_is_the_cause_in_every_command():
     printed = StringIO()
     show(Console(file=printed, width=80), known.shown, NOW)
     assert "since the register cannot be read of n1" in " ".join(printed.getvalue().split())
+
+
+def test_a_container_on_a_node_that_is_not_ready_is_not_known_to_run():
+    asked = (Container("main", limits("hami", 1, 1)),)
+    holds = Pod(
+        PodRef("uid", "ns", "holds"),
+        node="n1",
+        annotations=RESERVED["hami"](NOW - HOUR, "n1"),
+        containers=asked,
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING),),
+    )
+    for ready, outcome in ((True, ExplainOutcome.PASSED), (False, ExplainOutcome.NOT_CHECKED)):
+        node = structs.replace(NODES["hami"], ready=ready)
+        known = Known.of(Cluster(Objects((node,), (holds,)), NOW))
+        explanation = explain_pod(known.evidence.of_pod(holds))
+        (started,) = (each for each in explanation.steps if each.step is WayStep.STARTED)
+        assert started.outcome is outcome

@@ -41,6 +41,9 @@ _KUBELET_ALLOCATED: Final = (
     "the kubelet starts a container only after the device plugin has allocated its devices"
 )
 
+_REPORTED_BEFORE: Final = "the node is not ready: this is what its kubelet has reported before"
+"""Of a container: nobody knows whether it still runs."""
+
 
 def admitted_step(evidence: KnownPod) -> ExplainedStep:
     """Whether the kubelet has accepted the pod."""
@@ -119,14 +122,22 @@ def started_step(evidence: KnownPod) -> ExplainedStep:
         cause = Cause.CRASH_LOOP if failing.reason == CRASH_LOOP else Cause.CANNOT_START
         return failed(WayStep.STARTED, cause, status_text(failing))
     if runs(evidence):
-        since = [s.started_at for s in pod.statuses if s.started_at is not None]
-        text = f"{container_text(pod)} runs"
-        return passed(WayStep.STARTED, text, since=min(since, default=None))
+        return _running(evidence)
     state = pod_state(pod)
     text = one_line(f"{state.waiting_reason}: {state.waiting_message}".strip(": "))
     if not pod.statuses and pod.started_at is None:
         return not_reached(WayStep.STARTED)
     return waiting(WayStep.STARTED, ExplainReason.STARTING, *filter(None, (text,)))
+
+
+def _running(evidence: KnownPod) -> ExplainedStep:
+    """The step of a pod whose containers run by the last report of its kubelet."""
+    pod = evidence.pod
+    text = f"{container_text(pod)} runs"
+    if evidence.node is not None and not evidence.node.ready:
+        return not_checked(WayStep.STARTED, "a node that is ready", text, _REPORTED_BEFORE)
+    since = [s.started_at for s in pod.statuses if s.started_at is not None]
+    return passed(WayStep.STARTED, text, since=min(since, default=None))
 
 
 def _ended(pod: Pod) -> ExplainedStep:
