@@ -140,7 +140,7 @@ def test_compressed_content_is_not_unpacked():
     bomb = gzip.compress(b"0" * (8 << 20))
     head = OK + f"Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     with answering_all(head + bomb) as address:
-        assert failure(address) is HttpFailure.MALFORMED
+        assert failure(address, seconds=60) is HttpFailure.MALFORMED
 
 
 def test_headers_of_more_than_their_limit_are_refused():

@@ -175,7 +175,8 @@ def test_the_rights_suffice_and_none_is_idle(audited, stage, namespace, tmp_path
         log_text = loop.log()
     assert "forbidden" not in log_text.lower()
 
-    check_rights(audited, account, *CLUSTER_RIGHTS)
+    # ConfigMaps of schedulers, which may rename resources, are read where that is allowed.
+    check_rights(audited, account, *CLUSTER_RIGHTS, in_vain=["configmaps"])
 
 
 def test_the_rights_on_a_node_suffice_and_none_is_idle(audited, stage, namespace, tmp_path):

@@ -228,6 +228,18 @@ SHARE_PODS = "/apis/kubeshare.nthu/v1/sharepods"
 QUOTAS = ("/api/v1/namespaces/{}", "/api/v1/namespaces/{}/resourcequotas")
 
 
+NAMES_OF_RESOURCES = (
+    "/api/v1/configmaps app.kubernetes.io/component=hami-scheduler",
+    "/api/v1/namespaces/kube-system/configmaps/volcano-vgpu-device-config",
+)
+"""Where the schedulers' ConfigMaps may give resources other names: each is read once."""
+
+
+def without_names(asked):
+    assert all(asked.count(each) <= 1 for each in NAMES_OF_RESOURCES)
+    return [each for each in asked if each not in NAMES_OF_RESOURCES]
+
+
 def of_quota(namespace):
     return [each.format(namespace) for each in QUOTAS]
 
@@ -246,7 +258,7 @@ def test_a_pod_that_waits_costs_one_list_of_each_kind(cluster, requests):
     pod = "/api/v1/namespaces/ml/pods/waits"
     components = "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments"
     lists = ALL_NODES, ALL_PODS, SHARE_PODS
-    assert requests == [pod, *lists, *of_quota("ml"), *components]
+    assert without_names(requests) == [pod, *lists, *of_quota("ml"), *components]
 
 
 def test_a_bound_pod_costs_its_node_and_with_a_quota_its_namespace(cluster, requests):
@@ -254,20 +266,20 @@ def test_a_bound_pod_costs_its_node_and_with_a_quota_its_namespace(cluster, requ
     pod = "/api/v1/namespaces/ml/pods/train-0"
     pods = "/api/v1/namespaces/ml/pods"
     other_node = "/api/v1/nodes/gpu-3"
-    assert requests == [pod, *of_node("gpu-1"), *of_quota("ml"), pods, other_node]
+    assert without_names(requests) == [pod, *of_node("gpu-1"), *of_quota("ml"), pods, other_node]
 
 
 def test_a_bound_pod_without_a_quota_costs_its_node_alone(cluster, requests):
     assert run("pod", "free/alone", *cluster).exit_code == 0
     pod = "/api/v1/namespaces/free/pods/alone"
-    assert requests == [pod, *of_node("gpu-3"), *of_quota("free")]
+    assert without_names(requests) == [pod, *of_node("gpu-3"), *of_quota("free")]
 
 
 def test_a_node_and_a_gpu_cost_the_node(cluster, requests):
     for words in (("node", "gpu-1"), ("gpu", "gpu-1/0")):
         requests.clear()
         assert run(*words, *cluster).exit_code == 0
-        assert requests == of_node("gpu-1")
+        assert without_names(requests) == of_node("gpu-1")
 
 
 def test_the_nodes_of_a_wide_namespace_are_one_list(cluster, requests, monkeypatch):

@@ -28,7 +28,7 @@ from scheduler.reasons import BindFailure
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.ledger import ConflictKind
-from vgpu.ledger.limit_verdict import LimitState
+from vgpu.ledger.limit_verdict import LimitReason, LimitState
 from vgpu.model.names import Phase
 from vgpu.model.reasons import Reason
 from vgpu.placement.result import PlacementReason
@@ -73,6 +73,7 @@ VALUES = {
     "outcome": set(map(str, ActionOutcome)),
     "scope": set(map(str, Scope)),
     "phase": set(map(str, Phase)),
+    "limit_reason": set(map(str, LimitReason)),
 }
 FREE = {"xid", "code", "job", "parent_uuid", "share_id"}
 """Labels whose values are not ours to say."""

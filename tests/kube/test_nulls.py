@@ -77,7 +77,7 @@ def example(info, name="", depth=8):
             by_name = {type(type_): type_ for type_ in types}
             return example(by_name.get(inspect.StrType) or types[0], name, depth)
         case inspect.StructType():
-            fields = (field for field in info.fields if depth)
+            fields = (field for field in info.fields if depth > 0)
             return {
                 field.encode_name: example(field.type, field.encode_name, depth - 1)
                 for field in fields
