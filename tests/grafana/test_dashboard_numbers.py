@@ -248,7 +248,7 @@ def test_hours_are_those_of_the_team_that_a_namespace_had_at_that_time(tmp_path)
         answer(*table, (vision, 60 * minutes / 60), letter="C"),
         answer(*table, (vision, 15 * minutes / 60), letter="D"),
         answer(*table, (vision, 15 / 20), letter="E"),  # the use of 40 GiB is not measured
-        answer("vgpu-teams", "Requested, held, used and idle", (vision, 5 / 20), letter="E"),
+        answer("vgpu-teams", "Requested, held, used and idle", (vision, 5 / 20), letter="F"),
         answer(
             "vgpu-fleet",
             "Holders",
