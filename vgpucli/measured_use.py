@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
-from urllib.parse import urlencode
 
 import click
 import msgspec
@@ -20,8 +19,9 @@ from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpucli.group_usage import MeasuredUse
+from vgpucli.prometheus_source import PrometheusSource
 from vgpucli.top.reading import PageError, PageShare, read_page
-from vgpucli.top.source import UNAUTHORIZED_HINT, Exporter, HttpSource, Unanswered
+from vgpucli.top.source import Exporter, Unanswered
 
 PROMETHEUS_SECONDS: Final = 60.0
 """Maximum time to wait for an answer of Prometheus, in seconds; its own default is two minutes."""
@@ -101,13 +101,12 @@ class _Answer(msgspec.Struct, frozen=True):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class Prometheus(HttpSource):
+class Prometheus(PrometheusSource):
     """A server with Prometheus' HTTP API, by its URL."""
 
     def __init__(self, url: str, access: ClientOptions) -> None:
         """Read the certificates and the password. Raises BadOption."""
-        super().__init__(url, access, PROMETHEUS_SECONDS, "--prometheus")
-        self._path = f"{self.path.rstrip('/')}/api/v1/query"
+        super().__init__(url, access, PROMETHEUS_SECONDS)
 
     def measured(self, pod_uid: str = "") -> Measured:
         """What a pod uses now, with "" all pods. Raises Unanswered."""
@@ -148,13 +147,7 @@ class Prometheus(HttpSource):
         return Measured(pods, measured.notes)
 
     def _vector(self, query: str) -> _Answer:
-        target = f"{self._path}?{urlencode({'query': query})}"
-        hints = {401: UNAUTHORIZED_HINT, 404: "--prometheus is the address without /api/v1"}
-        text = self.get(target, "application/json", hints, "is this a Prometheus?")
-        try:
-            return _ANSWER.decode(text)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Unanswered("not an answer of Prometheus' HTTP API") from error
+        return self.ask("query", {"query": query}, _ANSWER)
 
 
 def _whole(text: str, factor: int) -> int | None:

@@ -5,12 +5,14 @@ import os
 from urllib.parse import parse_qsl
 
 import pytest
+from click.testing import CliRunner
 from urllib3 import HTTPConnectionPool
 
 from simulator.apiserver import ALL_KINDS, ApiServer
 from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
+from vgpucli.main import main
 
 KINDS = {kind.name: kind for kind in ALL_KINDS}
 
@@ -21,6 +23,13 @@ def dumped(folder, items):
     path.write_text(json.dumps(sample.dump(items)))
     os.utime(path, (NOW, NOW))
     return "--from", str(path)
+
+
+def printed_words(words, status=0):
+    """All words that a command prints on standard output, with one blank between them."""
+    result = CliRunner().invoke(main, [*words])
+    assert result.exit_code == status, result.output
+    return " ".join(result.stdout.split())
 
 
 @pytest.fixture

@@ -4,18 +4,16 @@ All nodes are those of :mod:`tests.support.renamed_systems`: HAMi registers 10 s
 """
 
 import json
-import os
 
 import click
 import pytest
-from click.testing import CliRunner
 
+from tests.commands.conftest import dumped, printed_words
 from tests.support import renamed_systems as renamed
 from tests.support import sample_cluster as sample
 from vgpu.program.resource_names import renamed_resource_flags, settle_by_dumps
 from vgpu.schemes.registry import registry
 from vgpu.schemes.resource_names import ORIGINAL_NAMES
-from vgpucli.main import main
 
 FUSE, GPU, OTHER = "smarter-devices/fuse", "nvidia.com/gpu", "nvidia.com/vgpu"
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "u", "controller": True}
@@ -84,15 +82,7 @@ cases = pytest.mark.parametrize("case", CASES)
 
 @pytest.fixture
 def run(tmp_path):
-    def ran(case, *words):
-        path = tmp_path / "dump.json"
-        path.write_text(json.dumps(sample.dump(CASES[case][0])))
-        os.utime(path, (sample.NOW, sample.NOW))
-        printed = CliRunner().invoke(main, [*words, "--from", str(path)])
-        assert printed.exit_code == 0, printed.output
-        return " ".join(printed.stdout.split())
-
-    return ran
+    return lambda case, *words: printed_words((*words, *dumped(tmp_path, CASES[case][0])))
 
 
 @renamed_resource_flags

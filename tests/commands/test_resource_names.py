@@ -6,7 +6,6 @@ judge by the originals' names.
 """
 
 import json
-import os
 from contextlib import contextmanager
 
 import click
@@ -22,6 +21,7 @@ from exporter.sampler import codecs
 from exporter.statuspage import render
 from exporter.view import ExporterView, gpu_rows
 from scheduler.check_config.command import check_config
+from tests.commands.conftest import dumped, printed_words
 from tests.support import renamed_systems as renamed
 from tests.support import sample_cluster as sample
 from vgpu.kube.documents import Keep
@@ -54,11 +54,14 @@ TOTAL = ("memory_total_bytes",)
 UNITS = {"volcano": MIB, "gpushare": GIB}
 
 
-def dumped(system, source, *more):
-    """The dump of the cluster, with the ConfigMap if that is the source and there is one."""
+def objects_of(system, source, *more):
+    """The objects of the cluster, with the ConfigMap if that is the source and there is one."""
     config_map = renamed.config_map(system) if source == CONFIG_MAP else None
-    objects = [*renamed.objects(system), *([config_map] if config_map else []), *more]
-    return json.dumps(sample.dump(objects)).encode()
+    return [*renamed.objects(system), *([config_map] if config_map else []), *more]
+
+
+def dump_of(system, source):
+    return json.dumps(sample.dump(objects_of(system, source))).encode()
 
 
 @pytest.fixture
@@ -66,13 +69,9 @@ def run(tmp_path):
     """Runs a command on a dump, with the flags if they are the source."""
 
     def ran(system, source, *words, more=(), status=0):
-        path = tmp_path / "dump.json"
-        path.write_bytes(dumped(system, source, *more))
-        os.utime(path, (sample.NOW, sample.NOW))
         flags = renamed.flags(system) if source == FLAG else []
-        printed = CliRunner().invoke(main, [*words, "--from", str(path), *flags])
-        assert printed.exit_code == status, printed.output
-        return " ".join(printed.stdout.split())
+        dump = dumped(tmp_path, objects_of(system, source, *more))
+        return printed_words((*words, *dump, *flags), status)
 
     return ran
 
@@ -89,12 +88,12 @@ def in_force(system, source):
     flags = renamed.flags(system) if source == FLAG else []
     with probe.make_context("probe", flags):
         if source != FLAG:
-            settle_by_dumps([(dumped(system, source), "dump.json")])
+            settle_by_dumps([(dump_of(system, source), "dump.json")])
         yield
 
 
 def pods_of(system, source):
-    return decode_dump(dumped(system, source), keep=Keep.SHARING).pods
+    return decode_dump(dump_of(system, source), keep=Keep.SHARING).pods
 
 
 def view(seen):
@@ -150,7 +149,7 @@ def test_the_names_in_force_are_those_of_the_source(system, source):
 def test_a_flag_comes_before_the_config_map_and_that_before_the_nodes():
     other = ["--hami.resource=count=example.com/other"]
     with probe.make_context("probe", other):
-        settle_by_dumps([(dumped("hami", CONFIG_MAP), "dump.json")])
+        settle_by_dumps([(dump_of("hami", CONFIG_MAP), "dump.json")])
         assert registry().names["hami"].count == "example.com/other"
         assert registry().sources == {"hami": NamesSource.FLAG}
     config_map = renamed.config_map("hami")

@@ -1,11 +1,9 @@
 """What is requested by names that are not known is unknown in each command, never a whole GPU."""
 
-import json
-import os
-
 import pytest
 from click.testing import CliRunner
 
+from tests.commands.conftest import dumped
 from tests.support import renamed_systems as renamed
 from tests.support import sample_cluster as sample
 from vgpucli.main import main
@@ -16,10 +14,7 @@ FLAG = "--hami.resource"
 @pytest.fixture
 def run(tmp_path):
     def ran(objects, *words, status=0):
-        path = tmp_path / "dump.json"
-        path.write_text(json.dumps(sample.dump(objects)))
-        os.utime(path, (sample.NOW, sample.NOW))
-        printed = CliRunner().invoke(main, [*words, "--from", str(path)])
+        printed = CliRunner().invoke(main, [*words, *dumped(tmp_path, objects)])
         assert printed.exit_code == status, printed.output
         return " ".join(printed.output.split())
 

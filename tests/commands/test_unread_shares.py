@@ -1,14 +1,10 @@
 """Shares of KAI and Koordinator on GPUs that HAMi registers: an upper bound in every command."""
 
-import json
-import os
-
 import pytest
-from click.testing import CliRunner
 
+from tests.commands.conftest import dumped, printed_words
 from tests.support import renamed_systems as renamed
 from tests.support import sample_cluster as sample
-from vgpucli.main import main
 
 REGISTER = renamed.node("hami")["metadata"]["annotations"]
 NODE = sample.node(renamed.NODE, {"nvidia.com/gpu": 10}, REGISTER)
@@ -39,12 +35,7 @@ def run(tmp_path):
             }
         ]
         held = sample.pod("idle", renamed.NODE, SHARE, renamed.held("hami"))
-        path = tmp_path / "dump.json"
-        path.write_text(json.dumps(sample.dump([NODE, held, pod, waits])))
-        os.utime(path, (sample.NOW, sample.NOW))
-        printed = CliRunner().invoke(main, [*words, "--from", str(path)])
-        assert printed.exit_code == 0, printed.output
-        return " ".join(printed.stdout.split())
+        return printed_words((*words, *dumped(tmp_path, [NODE, held, pod, waits])))
 
     return ran
 

@@ -255,21 +255,10 @@ def advertised_as(node: Node, system: str, role: str) -> frozenset[str]:
 
     NVIDIA's own names, and those of other systems and roles, are not among them.
     """
-    wanted = next(
-        (
-            units.get(role)
-            for key_set in (HAMI, VOLCANO)
-            if key_set.name == system and (units := _registered(node, key_set))
-        ),
-        None,
-    )
     own = getattr(ORIGINAL_NAMES[system], role)
-    known = {name for names in ORIGINAL_NAMES.values() for name in names.all} - {own}
-    return frozenset(
-        name
-        for name, number in node.capacity.items()
-        if number == wanted and name not in known and (name == own or not is_nvidia_resource(name))
-    )
+    units = next((_registered(node, each) for each in (HAMI, VOLCANO) if each.name == system), {})
+    (names,) = _advertised([(node, units)], role, own, ORIGINAL_NAMES)
+    return names
 
 
 def _registered(node: Node, key_set: KeySet) -> dict[str, int]:

@@ -33,16 +33,17 @@ def amount_of(gpu_microseconds: int, per_gpu_hour: Decimal) -> int:
     return round(Fraction(gpu_microseconds, HOUR) * Fraction(per_gpu_hour) * SECOND)
 
 
-def shown(micros: Sequence[int], digits: int) -> list[int]:
+def shown(micros: Sequence[int], digits: int, total: int | None = None) -> list[int]:
     """The amounts in units of 10^-digits for display, from their total downwards.
 
-    sum(shown(micros)) = the total, rounded half to even; each differs from its own amount by
-    less than one.
+    sum(shown(micros)) = ``total``, by default their sum rounded half to even; each differs from its
+    own amount by less than one, if the total does.
     """
     step = SECOND // 10**digits
-    total = sum(micros)
     floors = [micro // step for micro in micros]
-    left = round(Fraction(total, step)) - sum(floors)
+    if total is None:
+        total = round(Fraction(sum(micros), step))
+    left = total - sum(floors)
     order = sorted(range(len(micros)), key=lambda index: -(micros[index] % step))
     for index in order[:left]:
         floors[index] += 1

@@ -77,7 +77,6 @@ class ShareMoment(NamedTuple):
     over_committed: bool
 
 
-_NOTHING: Final = MeasuredShare()
 K = TypeVar("K")
 
 

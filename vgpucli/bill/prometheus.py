@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -21,7 +20,8 @@ from vgpucli.bill.timeline import (
     ShareHour,
     Values,
 )
-from vgpucli.top.source import UNAUTHORIZED_HINT, HttpSource, Unanswered
+from vgpucli.prometheus_source import PrometheusSource
+from vgpucli.top.source import Unanswered
 
 SECONDS: Final = 120.0
 """Maximum time to wait for an answer."""
@@ -122,13 +122,13 @@ def checked(answer: _Answer, path: str) -> _Answer:
     A bill of a part of the samples would look like any other: a warning about
     missing ones is a failure here and no note.
     """
-    said = printable("; ".join(answer.warnings))
-    told = printable("; ".join(each for each in answer.infos if not each.startswith(_ABOUT_QUERY)))
+    infos = (each for each in answer.infos if not each.startswith(_ABOUT_QUERY))
+    doubts = printable("; ".join(answer.warnings) or "; ".join(infos))
     if answer.status != "success":
         what = answer.error or "is this a Prometheus?"
         raise Unanswered(f"not an answer of Prometheus' HTTP API: {printable(what)}")
-    if said or told or answer.is_partial:
-        raise Unanswered(f"its answer may not be whole: {said or told or 'isPartial'}")
+    if doubts or answer.is_partial:
+        raise Unanswered(f"its answer may not be whole: {doubts or 'isPartial'}")
     if answer.data.result_type != _RESULTS[path]:
         kind = printable(answer.data.result_type) or "nothing"
         raise Unanswered(f"it answered with {kind} and not with a {_RESULTS[path]}")
@@ -141,34 +141,16 @@ _VALUES_AT_ONCE: Final = 1_000_000
 """Values of one metric that are read in one answer: 30 MB of JSON."""
 
 
-class _Samples(msgspec.Struct, frozen=True):
-    """An hour before it is known whose the pods are."""
-
-    start: int
-    steps: int
-    devices: dict[BilledDevice, DeviceHour]
-    shares: dict[BilledDevice, dict[BilledContainer, ShareHour]]
-
-    def of(
-        self,
-        described: Mapping[BilledDevice, Described],
-        teams: Mapping[tuple[str, str], str],
-        owners: Mapping[str, str],
-    ) -> Hour:
-        """The hour with its names."""
-        return Hour(self.start, self.steps, self.devices, self.shares, described, teams, owners)
-
-
 class _Span(NamedTuple):
     """Some hours that were read at once; series by field."""
 
     devices: dict[BilledDevice, DeviceHour]
     shares: dict[BilledDevice, dict[BilledContainer, dict[str, Values]]]
 
-    def hour(self, start: int, first: int, last: int) -> _Samples:
+    def hour(self, start: int, first: int, last: int, names: "_Names") -> Hour:
         """The steps from ``first`` to the one before ``last``."""
         own = slice(first, last)
-        return _Samples(
+        return Hour(
             start + first * STEP,
             last - first,
             {
@@ -188,16 +170,24 @@ class _Span(NamedTuple):
                 }
                 for device, of in self.shares.items()
             },
+            *names,
         )
 
 
-class BillSource(HttpSource):
+class _Names(NamedTuple):
+    """What devices are, and whose the pods are: the fields of an hour behind its samples."""
+
+    described: Mapping[BilledDevice, Described]
+    teams: Mapping[tuple[str, str], str]
+    owners: Mapping[str, str]
+
+
+class BillSource(PrometheusSource):
     """A Prometheus by its URL."""
 
     def __init__(self, url: str, access: ClientOptions) -> None:
         """Read the certificates and the password. Raises BadOption."""
-        super().__init__(url, access, SECONDS, "--prometheus", LIMIT)
-        self._base = f"{self.path.rstrip('/')}/api/v1"
+        super().__init__(url, access, SECONDS, LIMIT)
 
     def hours(self, begin: int, end: int) -> Iterator[Hour]:
         """The hours from ``begin`` to ``end`` with their samples. Raises Unanswered."""
@@ -217,9 +207,9 @@ class BillSource(HttpSource):
                         fields[field] = _merged(fields.get(field), series)
             for first in range(0, steps, _HOUR_STEPS):
                 hour = (start - begin) // _HOUR_SECONDS + first // _HOUR_STEPS
-                yield span.hour(start, first, min(first + _HOUR_STEPS, steps)).of(
-                    described, teams.get(hour) or teams.get(hour - 1, {}), owners
-                )
+                of_hour = teams.get(hour) or teams.get(hour - 1, {})
+                last = min(first + _HOUR_STEPS, steps)
+                yield span.hour(start, first, last, _Names(described, of_hour, owners))
 
     def _spans(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Whole hours, as many at once as do not take too much memory."""
@@ -353,14 +343,7 @@ class BillSource(HttpSource):
             yield line.metric, _number(line.value[1]) or 0.0
 
     def _ask(self, path: str, parameters: Mapping[str, object]) -> _Answer:
-        hints = {401: UNAUTHORIZED_HINT, 404: "--prometheus is the address without /api/v1"}
-        target = f"{self._base}/{path}?{urlencode(parameters)}"
-        text = self.get(target, "application/json", hints, "is this a Prometheus?")
-        try:
-            answer = _ANSWER.decode(text)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Unanswered("not an answer of Prometheus' HTTP API") from error
-        return checked(answer, path)
+        return checked(self.ask(path, parameters, _ANSWER), path)
 
 
 _SHARE_METRICS: Final = {

@@ -8,7 +8,7 @@ import msgspec
 from vgpu.model.units import count
 from vgpucli import tabwriter
 from vgpucli.bill.division import shown
-from vgpucli.bill.model import HOUR, SECOND, Part
+from vgpucli.bill.model import HOUR, Part
 from vgpucli.bill.prices import PriceTable
 from vgpucli.bill.read import Period
 from vgpucli.bill.summary import BillLine
@@ -27,21 +27,38 @@ def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
     """The lines in cents, from the total downwards: the lines make the total, parts their line."""
     totals = shown([line.total for line in lines], decimals)
     return tuple(
-        Money(line.name, line.quantity, _parts(line, total, decimals), total)
+        Money(
+            line.name,
+            line.quantity,
+            dict(zip(Part, _shown_parts(line, decimals, total), strict=True)),
+            total,
+        )
         for line, total in zip(lines, totals, strict=True)
     )
 
 
-def _parts(line: BillLine, total: int, decimals: int) -> dict[Part, int]:
-    """Each part rounded down, and what is left of the line's total to the largest remainders."""
-    step = SECOND // 10**decimals
-    amounts = [line.amount[part] for part in Part]
-    floors = [amount // step for amount in amounts]
-    left = total - sum(floors)
-    order = sorted(range(len(amounts)), key=lambda index: -(amounts[index] % step))
-    for index in range(abs(left)):
-        floors[order[index % len(order)]] += 1 if left > 0 else -1
-    return dict(zip(Part, floors, strict=True))
+def _shown_parts(line: BillLine, decimals: int, total: int) -> list[int]:
+    return shown([line.amount[part] for part in Part], decimals, total)
+
+
+def _sum(money: Sequence[Money]) -> Money:
+    """The line below the others."""
+    hours, amounts = (
+        {part: sum(getattr(each, field)[part] for each in money) for part in Part}
+        for field in ("hours", "amounts")
+    )
+    return Money("total", hours, amounts, sum(each.total for each in money))
+
+
+def _cells(line: Money, decimals: int) -> tuple[str, ...]:
+    amounts = (
+        line.amounts[Part.USED],
+        line.amounts[Part.HELD_IDLE],
+        line.amounts[Part.UNSOLD] + line.amounts[Part.NOT_MEASURED],
+        line.total,
+    )
+    hours = hours_text(sum(line.hours.values()))
+    return line.name, hours, *(money_text(each, decimals) for each in amounts)
 
 
 def money_text(amount: int, decimals: int) -> str:
@@ -66,29 +83,8 @@ def text_lines(
     yield f"{first} to {until} (not included), {currency}, by {by}"
     yield ""
     header = (by.upper(), "GPU-HOURS", "USED", "HELD IDLE", "NOT HELD", "TOTAL")
-    rows = [
-        (
-            each.name,
-            hours_text(sum(each.hours.values())),
-            money_text(each.amounts[Part.USED], decimals),
-            money_text(each.amounts[Part.HELD_IDLE], decimals),
-            money_text(each.amounts[Part.UNSOLD] + each.amounts[Part.NOT_MEASURED], decimals),
-            money_text(each.total, decimals),
-        )
-        for each in money
-    ]
-    total = (
-        "total",
-        hours_text(sum(sum(each.hours.values()) for each in money)),
-        money_text(sum(each.amounts[Part.USED] for each in money), decimals),
-        money_text(sum(each.amounts[Part.HELD_IDLE] for each in money), decimals),
-        money_text(
-            sum(each.amounts[part] for each in money for part in (Part.UNSOLD, Part.NOT_MEASURED)),
-            decimals,
-        ),
-        money_text(sum(each.total for each in money), decimals),
-    )
-    yield from aligned_right((header, *rows, total))
+    rows = [_cells(each, decimals) for each in (*money, _sum(money))]
+    yield from aligned_right((header, *rows))
     yield ""
     yield from notes(table, period)
 
