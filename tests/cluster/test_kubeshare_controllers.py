@@ -558,7 +558,8 @@ def test_fifty_share_pods_come_and_go(bed, controller, watch, namespace):
             bed.client.delete(each)
     bed.wait_holders(0)
     watch.require_unbroken()
-    assert watch.events > seen_before + 100
+    # each that ran was placed, was bound and got a pod; how many more had room is chance
+    assert watch.events >= seen_before + 3 * len(running) > seen_before
 
 
 def test_pods_with_labels_are_bound_and_never_created_again(bed, alone, namespace):

@@ -270,7 +270,7 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
         lambda: (one := leading(home).get(1)) and value(metrics(one), DONE) == 1, "that one repairs"
     )
 
-    logs.follow(*programs(home))
+    logs.follow(*wait_until(leading_and_waiting, "the third one runs").values())
     home.patch(workload, {"spec": {"replicas": 0}})
     wait_until(lambda: not programs(home), "all have ended")
     logs.wait_ended()
