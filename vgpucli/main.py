@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Give this node's GPUs to pods, as a device plugin of the kubelet.",
     ),
     "inspect": ("vgpucli.inspect.command:command", "Show who holds what on the cluster's GPUs."),
+    "fleet": ("fleet.main:command", "Show all shared GPUs of a cluster on a page."),
     "fit": ("vgpucli.fit.command:command", "Count how many more pods fit on shared GPUs."),
     "quota": (
         "vgpucli.quota.command:command",

@@ -14,7 +14,7 @@ from reconciler.cycle import Cycles, PreparedPlan
 from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.report.document import PlanDocument, plan_document
-from vgpu.kube.dump import documents_of
+from vgpu.kube.dump import joined
 from vgpu.model.durations import parse_duration
 from vgpu.model.reasons import SourceError
 from vgpu.program.flags import Decorator, composed
@@ -96,19 +96,11 @@ def prepared_from_dump(
     """The plan of the objects in these files. Raises click.ClickException."""
     files = [read_dump(path) for path in paths]
     now = min(time.time(), *(written for _, written in files)) if taken is None else taken
-    name = " and ".join(paths)
-    if len(files) == 1:
-        return _prepared(options, name, files[0][0], now)
     try:
-        documents = [
-            bytes(document)
-            for path, (content, _) in zip(paths, files, strict=True)
-            for document, _ in documents_of(content, path)
-        ]
+        content = joined([(path, one) for path, (one, _) in zip(paths, files, strict=True)])
     except SourceError as error:
         raise not_a_dump(str(error)) from error
-    together = b'{"kind": "List", "items": [' + b",".join(documents) + b"]}"
-    return _prepared(options, name, together, now)
+    return _prepared(options, " and ".join(paths), content, now)
 
 
 def earlier_plan(options: ReconcilerOptions, path: str) -> PlanDocument:

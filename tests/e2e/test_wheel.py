@@ -25,6 +25,7 @@ PACKAGES = (
     "kubeshare",
     "reconciler",
     "scheduler",
+    "fleet",
     "simulator",
     "vgpu",
     "vgpucli",

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -233,6 +233,18 @@ def documents_of(content: bytes, object_name: str) -> Iterator[tuple[Content, wi
             detail = f"the API server refused it: {refusal}"
             raise SourceError(Reason.MALFORMED, object_name, detail)
         yield document, decoded
+
+
+def joined(files: Sequence[tuple[str, bytes]]) -> bytes:
+    """The documents of several files, by their names, as one. Raises SourceError MALFORMED."""
+    if len(files) == 1:
+        return files[0][1]
+    documents = (
+        bytes(document)
+        for object_name, content in files
+        for document, _ in documents_of(content, object_name)
+    )
+    return b'{"kind": "List", "items": [' + b",".join(documents) + b"]}"
 
 
 def _items(

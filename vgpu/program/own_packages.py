@@ -19,6 +19,7 @@ PACKAGES: Final = (
     "scheduler",
     "kubeshare",
     "vgpucli",
+    "fleet",
     "simulator",
 )
 """The top-level packages of our wheel."""

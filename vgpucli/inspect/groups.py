@@ -247,6 +247,21 @@ def print_groups(
     if by == "queue":
         print_queues(read, units, output, namespaces, measured=measured)
         return
+    groups, notes = groups_of(read, units, by, namespaces, measured)
+    if output in ("table", "wide"):
+        say_wrapped(*groups_lines(groups, by, notes))
+        return
+    print_document(groups_document(groups, by, read.as_of, notes), output)
+
+
+def groups_of(
+    read: Read,
+    units: Units,
+    by: str,
+    namespaces: Sequence[str] = (),
+    measured: Mapping[str, MeasuredUse] | None = None,
+) -> tuple[list[GroupUsage], tuple[str, ...]]:
+    """The groups of the objects that were read, and the notes; arguments as above."""
     scope = _Scope(tuple(namespaces))
     schemes = detect_schemes(read.objects, units)
     ledgers = cluster_ledgers(
@@ -262,7 +277,7 @@ def print_groups(
     group_of: Callable[[Pod], str] = {
         "namespace": lambda pod: pod.ref.namespace,
         "owner": owner_of,
-        "team": lambda pod: _team(pod.ref, read.marks),
+        "team": lambda pod: team_of(pod.ref, read.marks),
     }[by]
     nvidia = [
         pod
@@ -271,15 +286,10 @@ def print_groups(
     ]
     groups = group_usage(chosen, group_of, quotas, nvidia, measured)
     unasked = (_UNASKED,) if measured is None else ()
-    notes = (*read.notes, *schemes.notes, *unasked)
-    if output in ("table", "wide"):
-        say_wrapped(*groups_lines(groups, by, notes))
-        return
-    content = groups_document(groups, by, read.as_of, notes)
-    print_document(content, output)
+    return groups, (*read.notes, *schemes.notes, *unasked)
 
 
-def _team(ref: PodRef, marks: Mapping[str, str]) -> str:
+def team_of(ref: PodRef, marks: Mapping[str, str]) -> str:
     """The pod's own team, else that of its Namespace."""
     return marks.get(f"{ref.namespace}/{ref.name}") or marks.get(f"/{ref.namespace}", "")
 

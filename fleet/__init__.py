@@ -1,0 +1,16 @@
+"""`vgpu fleet`: a page about all shared GPUs of a cluster, read-only.
+
+========= =====================================================================
+objects   what is read: from the API server, or from dumps of it
+snapshot  the answers of the commands to these objects, all of one moment
+keeper    reads again and again, and keeps the newest snapshot
+problems  what needs action, of all answers, worst first
+waiting   the pods that do not run, grouped by owner and request
+overview  the first view
+pages     the table of pages: path, view, template
+render    templates, numbers with their owners, links
+door      who may look: this machine's user with the key that was printed
+========= =====================================================================
+"""
+
+DISTRIBUTION = "vgpu"

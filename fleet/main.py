@@ -1,0 +1,134 @@
+"""`vgpu fleet`: the page about all shared GPUs of a cluster, for people; read-only."""
+
+import webbrowser
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vgpu.model.documentation import page
+from vgpu.program.flags import Duration
+from vgpu.program.host import CannotServe, ProgramHost, program_flags
+from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
+from vgpu.program.output import say
+from vgpu.program.resource_names import resource_flags
+from vgpu.program.web_flags import LISTEN_FLAG, WebOptions
+from vgpu.web.listen import parse_address
+from vgpucli.flags import unit_flags
+
+if TYPE_CHECKING:
+    from fleet.snapshot import FleetSnapshot
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9404"
+
+EPILOG: Final = f"""\
+\b
+Examples:
+  vgpu fleet                            the cluster of the kubeconfig
+  vgpu fleet --from dump.json           a dump of kubectl
+  vgpu fleet --web.listen-address 127.0.0.1:0
+                                        on any free port
+
+\b
+The address that it prints has a key, which works once, in one browser. What the page shows, and
+what it reads: {page("fleet")}.
+"""
+
+
+@click.command("fleet", epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.option(
+    "--from",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Read 'kubectl get … -A -o json' from a file, or from - for standard input, and ask no API"
+    " server. Repeatable.",
+)
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two reads of the API server.",
+)
+@click.option(
+    "--team-key",
+    default="team",
+    show_default=True,
+    metavar="KEY",
+    help="The label, or else the annotation, that has the team: of the pod, or else of its"
+    " Namespace.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@unit_flags
+@resource_flags
+@kubeconfig_flags
+@program_flags(DEFAULT_ADDRESS)
+@click.pass_context
+def command(ctx: click.Context, /, **flags: Any) -> None:
+    """Show all shared GPUs of a cluster on a page: what is wrong, who waits and why, what is free.
+
+    The page is for a browser on this machine. It reads the API server as you may, again and again,
+    and changes nothing.
+    """
+    from fleet.door import Door  # noqa: PLC0415  # slow to import, as are those below
+    from fleet.explainer import Explainer  # noqa: PLC0415
+    from fleet.keeper import Keeper  # noqa: PLC0415
+    from fleet.site import Site  # noqa: PLC0415
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415
+    from vgpu.model.reasons import SourceError  # noqa: PLC0415
+    from vgpu.program.pages import program_routes  # noqa: PLC0415
+
+    web = WebOptions.of(ctx.params)
+    _require_loopback(web)
+    is_dump = reads_dumps(flags["files"])
+    with ExitStack() as stack:
+        make = _maker(stack, flags, is_dump=is_dump)
+        every = 0.0 if is_dump else flags["interval"]
+        host = stack.enter_context(ProgramHost.from_flags(ctx.params))
+        keeper = Keeper(make, every, (ClusterError, SourceError, click.ClickException))
+        site, door = Site(keeper, every), Door()
+        explainer = Explainer(site.changed)
+        keeper.read(explainer.explain)
+        stack.enter_context(explainer)
+        stack.enter_context(keeper)
+        own = {path: door.guarded(handler) for path, handler in site.routes().items()}
+        host.start(program_routes("fleet", own))
+        (url, *_) = host.urls
+        address = door.address(url)
+        say(f"The page, for one browser on this machine: {address}")
+        if flags["opens"]:
+            webbrowser.open(address)
+        host.wait()
+    ctx.exit(host.leave())
+
+
+def _require_loopback(web: WebOptions) -> None:
+    """Refuse addresses that other machines reach. Raises CannotServe."""
+    for address in web.listen_address:
+        name, _ = parse_address(address)
+        if name not in ("127.0.0.1", "localhost", "::1"):
+            raise CannotServe(
+                f"{LISTEN_FLAG} {address!r}: the page is for this machine alone, such as"
+                f" {DEFAULT_ADDRESS}"
+            )
+
+
+def _maker(
+    stack: ExitStack, flags: dict[str, Any], *, is_dump: bool
+) -> "Callable[[], FleetSnapshot]":
+    """A function that reads and answers. Raises click.ClickException."""
+    from fleet.read import of_cluster, of_files  # noqa: PLC0415
+    from fleet.snapshot import snapshot  # noqa: PLC0415
+    from vgpu.inventory import Units  # noqa: PLC0415
+
+    units, team_key = Units(flags["volcano_factor"], flags["gpushare_unit"]), flags["team_key"]
+    if is_dump:
+        files = flags["files"]
+        return lambda: snapshot(of_files(files, units, team_key), units)
+    cluster = stack.enter_context(
+        connected(flags["kubeconfig"], flags["context"], flags["request_timeout"])
+    )
+    return lambda: snapshot(of_cluster(cluster, units, team_key), units)

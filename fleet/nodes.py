@@ -1,0 +1,103 @@
+"""The rows of nodes, with a cell for each GPU: filters, orders, pages. Pure.
+
+/nodes?sort=free&filter=gpu-&system=hami&page=2
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from fleet.problems import NEEDS_ACTION, FleetProblem
+from fleet.snapshot import FleetSnapshot
+from vgpucli.inspect.document import NodeDocument
+
+PAGE: Final = 100
+"""Number of nodes on a page."""
+
+
+class NodeRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A node as ``vgpu inspect`` has it, and the number of problems on it and on its GPUs."""
+
+    node: NodeDocument
+    problems: int
+
+
+class NodesView(msgspec.Struct, frozen=True, rename="camel"):
+    """One page of the chosen nodes.
+
+    Attributes:
+        rows: the nodes of the page.
+        total: number of all nodes.
+        chosen: number of those that the filters choose.
+        page, pages: which page, from 1, and how many there are.
+        sort: the order.
+        filters: their texts by name; "" chooses all.
+    """
+
+    rows: tuple[NodeRow, ...]
+    total: int
+    chosen: int
+    page: int
+    pages: int
+    sort: str
+    filters: Mapping[str, str]
+
+
+def _free(row: NodeRow) -> int:
+    return row.node.memory_available_bytes
+
+
+def _held(row: NodeRow) -> int:
+    return sum(device.memory_held_bytes for device in row.node.devices)
+
+
+SORTS: Final[Mapping[str, Callable[[NodeRow], tuple[object, ...]]]] = {
+    "problems": lambda row: (-row.problems, row.node.name),
+    "name": lambda row: (row.node.name,),
+    "free": lambda row: (-_free(row), row.node.name),
+    "held": lambda row: (-_held(row), row.node.name),
+    "gpus": lambda row: (-len(row.node.devices), row.node.name),
+}
+"""The orders; the first is the default."""
+
+
+def _holds(node: NodeDocument, namespace: str) -> bool:
+    holdings = (*node.unplaced, *(held for device in node.devices for held in device.holdings))
+    return any(holding.pod.namespace == namespace for holding in holdings)
+
+
+FILTERS: Final[Mapping[str, Callable[[NodeRow, str], bool]]] = {
+    "text": lambda row, text: text.lower() in row.node.name.lower(),
+    "model": lambda row, text: any(text == device.model for device in row.node.devices),
+    "system": lambda row, text: text in row.node.systems,
+    "namespace": lambda row, text: _holds(row.node, text),
+    "state": lambda row, text: (text == "problems") == bool(row.problems),
+}
+"""Whether a filter with this text chooses a node."""
+
+
+def nodes_view(
+    snapshot: FleetSnapshot, problems: tuple[FleetProblem, ...], query: Mapping[str, str]
+) -> NodesView:
+    """The page that the query asks for; unknown orders and pages are the first ones."""
+    counts: dict[str, int] = {}
+    for problem in problems:
+        name = problem.name if problem.kind == "Node" else problem.node
+        if problem.severity in NEEDS_ACTION:
+            counts[name] = counts.get(name, 0) + 1
+    rows = [NodeRow(node, counts.get(node.name, 0)) for node in snapshot.inspect.nodes]
+    filters = {name: query.get(name, "") for name in FILTERS}
+    chosen = [
+        row
+        for row in rows
+        if all(not text or FILTERS[name](row, text) for name, text in filters.items())
+    ]
+    sort = query.get("sort", "")
+    sort = sort if sort in SORTS else next(iter(SORTS))
+    chosen.sort(key=SORTS[sort])
+    pages = max(1, -(-len(chosen) // PAGE))
+    wanted = query.get("page", "1")
+    page = min(pages, max(1, int(wanted))) if wanted.isdecimal() and len(wanted) < 7 else 1
+    shown = tuple(chosen[(page - 1) * PAGE : page * PAGE])
+    return NodesView(shown, len(rows), len(chosen), page, pages, sort, filters)

@@ -1,0 +1,349 @@
+"""The pages: each path with its view and its template. Pure.
+
+A view is a value: ``PATH`` shows it as HTML, ``PATH.json`` as it is. Parts of a path in ``{}`` are
+names, each percent-encoded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from fleet.nodes import NodesView, nodes_view
+from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
+from fleet.problems import FleetProblem, problems
+from fleet.snapshot import FleetSnapshot
+from fleet.waiting import PodTab, SimilarPods, similar_pods, with_conclusions
+from vgpucli.doctor.report import FindingDocument
+from vgpucli.explain.document import ExplanationDocument
+from vgpucli.inspect.document import DeviceDocument, HoldingDocument, NodeDocument, NvidiaDocument
+from vgpucli.inspect.groups import GroupDocument, GroupsDocument
+from vgpucli.inspect.queues import QueueDocument, QueuesDocument
+
+FIRST_PROBLEMS: Final = 20
+"""Number of problems on the first page."""
+
+FIRST_GROUPS: Final = 10
+"""Number of groups of pods on the first page."""
+
+MOST_GROUPS: Final = 200
+"""Number of groups of pods on a page."""
+
+
+class Answered:
+    """A snapshot with what all pages compute of it, once."""
+
+    def __init__(self, snapshot: FleetSnapshot) -> None:
+        self.snapshot = snapshot
+
+    @cached_property
+    def problems(self) -> tuple[FleetProblem, ...]:
+        """What needs action, the worst first."""
+        return problems(self.snapshot)
+
+    @cached_property
+    def groups(self) -> tuple[SimilarPods, ...]:
+        """The pods by state and owner, without their explanations."""
+        return similar_pods(self.snapshot)
+
+    def problems_of(self, choose: Callable[[FleetProblem], bool]) -> tuple[FleetProblem, ...]:
+        """The problems that are chosen."""
+        return tuple(filter(choose, self.problems))
+
+    def explained(self, groups: Sequence[SimilarPods]) -> tuple[SimilarPods, ...]:
+        """The groups with their explanations, as far as there are some."""
+        return with_conclusions(self.snapshot, groups)
+
+
+class _View(msgspec.Struct, frozen=True, rename="camel"):
+    """The base of all views."""
+
+
+# ---------------------------------------------------------------- the first page
+
+
+class IndexView(_View, frozen=True):
+    """The first page; ``problems`` and ``similarPods`` are the first ones."""
+
+    sentence: Sentence
+    problems: tuple[FleetProblem, ...]
+    problem_count: int
+    tabs: tuple[Tab, ...]
+    similar_pods: tuple[SimilarPods, ...]
+    models: tuple[ModelCapacity, ...]
+    nodes: NodesView
+    namespaces: tuple[GroupDocument, ...]
+    findings: tuple[FindingDocument, ...]
+    notes: tuple[str, ...]
+
+
+def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> IndexView:
+    """The first page."""
+    snapshot, groups = answered.snapshot, answered.groups
+    ill = [each for each in groups if each.tab in (PodTab.WAITING, PodTab.ABNORMAL)]
+    return IndexView(
+        sentence(snapshot, answered.problems, groups),
+        answered.problems[:FIRST_PROBLEMS],
+        len(answered.problems),
+        tabs(groups),
+        answered.explained(ill[:FIRST_GROUPS]),
+        model_capacities(snapshot),
+        nodes_view(snapshot, answered.problems, query),
+        tuple(snapshot.groups["namespace"].groups),
+        tuple(each for each in snapshot.diagnosis.findings if each.reason == "installed"),
+        snapshot.notes,
+    )
+
+
+class ProblemsView(_View, frozen=True):
+    """All that needs action."""
+
+    problems: tuple[FleetProblem, ...]
+
+
+def all_problems(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> ProblemsView:
+    """All problems."""
+    return ProblemsView(answered.problems)
+
+
+# ---------------------------------------------------------------- pods
+
+
+class PodsView(_View, frozen=True):
+    """The groups of one tab; ``cut`` of them are not shown."""
+
+    tab: str
+    tabs: tuple[Tab, ...]
+    similar_pods: tuple[SimilarPods, ...]
+    cut: int
+
+
+def pods(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> PodsView:
+    """The groups of a tab; an unknown tab is the first one."""
+    tab = query.get("tab", "")
+    tab = tab if tab in set(PodTab) else PodTab.WAITING.value
+    groups = [each for each in answered.groups if each.tab == tab]
+    if namespace := query.get("namespace", ""):
+        groups = [each for each in groups if each.namespace == namespace]
+    shown = answered.explained(groups[:MOST_GROUPS])
+    return PodsView(tab, tabs(answered.groups), shown, len(groups) - len(shown))
+
+
+class PodView(_View, frozen=True):
+    """A pod: what it holds, why it does not run, what is wrong."""
+
+    explanation: ExplanationDocument
+    holdings: tuple[HoldingDocument, ...]
+    problems: tuple[FleetProblem, ...]
+
+
+def pod(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> PodView | None:
+    """The page of a pod; None if there is none."""
+    namespace, name = names
+    explanation = answered.snapshot.answers.pod(namespace, name)
+    if explanation is None:
+        return None
+    return PodView(
+        explanation,
+        tuple(
+            held
+            for node in answered.snapshot.inspect.nodes
+            for held in _holdings(node)
+            if (held.pod.namespace, held.pod.name) == (namespace, name)
+        ),
+        answered.problems_of(lambda each: (each.namespace, each.name) == (namespace, name)),
+    )
+
+
+def _holdings(node: NodeDocument) -> list[HoldingDocument]:
+    return [*(held for device in node.devices for held in device.holdings), *node.unplaced]
+
+
+class WorkloadView(_View, frozen=True):
+    """A workload that waits in a queue."""
+
+    explanation: ExplanationDocument
+
+
+def workload(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> WorkloadView | None:
+    """The page of a workload; None if there is none."""
+    explanation = answered.snapshot.answers.workload(*names)
+    return None if explanation is None else WorkloadView(explanation)
+
+
+# ---------------------------------------------------------------- nodes, GPUs
+
+
+def nodes(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> NodesView:
+    """A page of nodes."""
+    return nodes_view(answered.snapshot, answered.problems, query)
+
+
+class NodePageView(_View, frozen=True):
+    """A node: its GPUs, whether it takes pods, what is wrong."""
+
+    node: NodeDocument
+    nvidia: tuple[NvidiaDocument, ...]
+    explanation: ExplanationDocument | None
+    problems: tuple[FleetProblem, ...]
+
+
+def node(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> NodePageView | None:
+    """The page of a node; None if there is none."""
+    (name,) = names
+    found = _node(answered, name)
+    if found is None:
+        return None
+    return NodePageView(
+        found,
+        tuple(each for each in answered.snapshot.inspect.nvidia if each.node == name),
+        answered.snapshot.answers.node(name),
+        answered.problems_of(lambda each: name in (each.node, each.name)),
+    )
+
+
+def _node(answered: Answered, name: str) -> NodeDocument | None:
+    return next((each for each in answered.snapshot.inspect.nodes if each.name == name), None)
+
+
+class GpuView(_View, frozen=True):
+    """A GPU: who holds it, whether it takes shares, what is wrong."""
+
+    node: str
+    device: DeviceDocument
+    explanation: ExplanationDocument | None
+    problems: tuple[FleetProblem, ...]
+
+
+def gpu(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> GpuView | None:
+    """The page of a GPU; None if there is none."""
+    node_name, name = names
+    found = _node(answered, node_name)
+    devices = found.devices if found is not None else []
+    device = next((each for each in devices if name in (each.uuid, each.name)), None)
+    if device is None:
+        return None
+    known_as = (name, device.name)
+    return GpuView(
+        node_name,
+        device,
+        answered.snapshot.answers.gpu(node_name, device.uuid or device.name),
+        answered.problems_of(lambda each: each.kind == "Device" and each.name in known_as),
+    )
+
+
+# ---------------------------------------------------------------- teams, queues, systems
+
+
+class TeamsView(_View, frozen=True):
+    """The sums of namespaces, teams and queues."""
+
+    namespaces: GroupsDocument
+    teams: GroupsDocument
+    queues: QueuesDocument
+
+
+def teams(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> TeamsView:
+    """The sums of namespaces, teams and queues."""
+    groups = answered.snapshot.groups
+    return TeamsView(groups["namespace"], groups["team"], answered.snapshot.queues)
+
+
+class NamespaceView(_View, frozen=True):
+    """A namespace: its sums and quota, its queues, its pods, what is wrong."""
+
+    namespace: GroupDocument
+    queues: tuple[QueueDocument, ...]
+    similar_pods: tuple[SimilarPods, ...]
+    problems: tuple[FleetProblem, ...]
+
+
+def namespace(
+    answered: Answered, names: Sequence[str], _: Mapping[str, str]
+) -> NamespaceView | None:
+    """The page of a namespace; None if none of its pods shares GPUs and it has no quota."""
+    (name,) = names
+    groups = answered.snapshot.groups["namespace"].groups
+    found = next((each for each in groups if each.name == name), None)
+    if found is None:
+        return None
+    own = [each for each in answered.groups if each.namespace == name]
+    queues = answered.snapshot.queues.queues
+    return NamespaceView(
+        found,
+        tuple(each for each in queues if each.name.startswith(f"{name}/")),
+        answered.explained(own[:MOST_GROUPS]),
+        answered.problems_of(lambda each: each.namespace == name),
+    )
+
+
+class SystemsView(_View, frozen=True):
+    """All findings of ``vgpu doctor``."""
+
+    counts: Mapping[str, int]
+    findings: tuple[FindingDocument, ...]
+
+
+def systems(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> SystemsView:
+    """What is installed, and what is wrong with it."""
+    diagnosis = answered.snapshot.diagnosis
+    return SystemsView(diagnosis.counts, tuple(diagnosis.findings))
+
+
+# ---------------------------------------------------------------- the table
+
+MakeView = Callable[[Answered, Sequence[str], Mapping[str, str]], object]
+"""Makes the view of a page, of the names in its path and of its query; None is not found."""
+
+
+class SitePage(msgspec.Struct, frozen=True):
+    """A page.
+
+    Attributes:
+        path: a pattern, ``{}`` stands for one name.
+        view: makes its view.
+        template: shows it.
+        title: in the navigation; "" if it is not there.
+    """
+
+    path: str
+    view: MakeView
+    template: str
+    title: str = ""
+
+
+PAGES: Final = (
+    SitePage("/", index, "index.html", "Overview"),
+    SitePage("/problems", all_problems, "problems.html", "Needs action"),
+    SitePage("/pods", pods, "pods.html", "Pods"),
+    SitePage("/nodes", nodes, "nodes.html", "Nodes"),
+    SitePage("/teams", teams, "teams.html", "Teams and queues"),
+    SitePage("/systems", systems, "systems.html", "Systems"),
+    SitePage("/pods/{}/{}", pod, "pod.html"),
+    SitePage("/workloads/{}/{}", workload, "workload.html"),
+    SitePage("/nodes/{}", node, "node.html"),
+    SitePage("/gpus/{}/{}", gpu, "gpu.html"),
+    SitePage("/namespaces/{}", namespace, "namespace.html"),
+)
+"""All pages; those with a title in the order of the navigation."""
+
+
+def link(pattern: str, *names: str) -> str:
+    """The path of a page with these names in it."""
+    return pattern.format(*(quote(name, safe="") for name in names))
+
+
+def find_page(path: str) -> tuple[SitePage, tuple[str, ...]] | None:
+    """The page of a path without ``.json``, and the names in it; None if there is none."""
+    parts = path.split("/")
+    for page in PAGES:
+        pattern = page.path.split("/")
+        if len(pattern) != len(parts):
+            continue
+        pairs = list(zip(pattern, parts, strict=True))
+        if all(want in ("{}", has) for want, has in pairs):
+            names = tuple(unquote(has) for want, has in pairs if want == "{}")
+            return (page, names) if all(names) else None
+    return None

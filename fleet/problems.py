@@ -1,0 +1,267 @@
+"""What needs action: findings, conflicts, doctor's errors and quotas, one line an object. Pure.
+
+A problem is of the command that reports it. Several of one object are one line: the worst of them,
+and the codes of the others.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from fleet.snapshot import FleetSnapshot
+from reconciler.model import ObjectKind
+from reconciler.reasons import Effect, Rule
+from reconciler.report.document import EntryDocument
+from reconciler.rules.conflicts import CAUSES
+from vgpu.ledger import ConflictKind
+from vgpu.model.documentation import page
+from vgpucli.doctor.model import Severity
+from vgpucli.doctor.report import FindingDocument
+from vgpucli.inspect.document import ConflictDocument
+from vgpucli.inspect.groups import GroupDocument, LimitDocument
+
+SEVERITIES: Final[Mapping[str, Severity]] = {
+    Rule.REFUSED: Severity.ERROR,
+    Rule.TERMINATED: Severity.WARNING,
+    Rule.OVER_PROMISED: Severity.ERROR,
+    Rule.PRESTART_FAILED: Severity.ERROR,
+    Rule.NO_GPU_MATCHED: Severity.ERROR,
+    Rule.ASSUMED_EXPIRED: Severity.ERROR,
+    Rule.ASSUMED_UNBOUND: Severity.WARNING,
+    Rule.STALE_LOCK: Severity.ERROR,
+    Rule.STALE_HANDSHAKE: Severity.ERROR,
+    Rule.LEFTOVER_CLAIM: Severity.WARNING,
+    Rule.GPU_DRIFT: Severity.WARNING,
+    Rule.RECOVER: Severity.WARNING,
+    Rule.DOUBLE_BOOKED: Severity.ERROR,
+    Rule.RUNNING_WITHOUT_DEVICE: Severity.ERROR,
+    Rule.LOST_DEVICE: Severity.ERROR,
+    Rule.UNOWNED_PROCESS: Severity.WARNING,
+    Rule.OVER_LIMIT: Severity.ERROR,
+    Rule.ORPHAN_SHIM_DIR: Severity.INFO,
+    Rule.KUBESHARE: Severity.WARNING,
+    Rule.STUCK_TERMINATING: Severity.WARNING,
+    Rule.HELD_FOR_NOTHING: Severity.WARNING,
+    Rule.IDLE_HOLDER: Severity.INFO,
+    Rule.OVER_QUOTA: Severity.WARNING,
+    Rule.QUOTA_MARK: Severity.INFO,
+    Rule.QUOTA_DRIFT: Severity.INFO,
+    Rule.RESOURCE_CLAIM: Severity.WARNING,
+    Rule.MALFORMED_OBJECT: Severity.WARNING,
+}
+"""How bad a finding of each rule is: an error lets pods fail or get wrong GPUs."""
+
+REMARKS: Final[frozenset[str]] = frozenset({ConflictKind.FILE_DIFFERS, ConflictKind.LIMIT_DIFFERS})
+"""Conflicts of files that tenants can write: worth knowing, and no evidence."""
+
+_EFFECTS: Final = {effect.value: effect.explanation for effect in Effect}
+
+_RULES: Final = {kind.value: rule.value for kind, (rule, _) in CAUSES.items()}
+"""The rule that reports a conflict."""
+
+_ORDER: Final = {severity.value: number for number, severity in enumerate(Severity)}
+
+NEEDS_ACTION: Final = frozenset({Severity.ERROR.value, Severity.WARNING.value})
+"""The severities that the first sentence counts."""
+
+
+class FleetProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """One object with what is wrong with it.
+
+    Attributes:
+        severity: error, warning or info.
+        kind: Pod, Node, Device, … in Kubernetes' spelling; "" is the cluster.
+        namespace, name: of the object.
+        node: where it is, "" if nowhere.
+        source: the command that reports it: ``plan``, ``inspect``, ``doctor``.
+        code, explanation: the reason.
+        detail: what exactly, for people; "" if the reason is all.
+        effect: what ``vgpu reconcile`` would do about it, or why it would not; "" if nothing.
+        since: null if unknown.
+        command: what to type for more.
+        runbook: the page about it, "" if there is none.
+        also: the codes of its other problems.
+    """
+
+    severity: str
+    kind: str
+    namespace: str
+    name: str
+    node: str
+    source: str
+    code: str
+    explanation: str
+    detail: str = ""
+    effect: str = ""
+    since: datetime | None = None
+    command: str = ""
+    runbook: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The object for people."""
+        has_namespace = self.namespace and self.kind != ObjectKind.NAMESPACE
+        return f"{self.namespace}/{self.name}" if has_namespace else self.name
+
+
+def problems(snapshot: FleetSnapshot) -> tuple[FleetProblem, ...]:
+    """One problem an object, the worst first, then the oldest."""
+    by_object: dict[tuple[str, str, str, str], list[FleetProblem]] = {}
+    for problem in _all(snapshot):
+        node = problem.node if problem.kind == ObjectKind.DEVICE else ""
+        key = problem.kind, problem.namespace, problem.name or problem.code, node
+        by_object.setdefault(key, []).append(problem)
+    return tuple(sorted(map(_joined, by_object.values()), key=_rank))
+
+
+def _joined(of_object: list[FleetProblem]) -> FleetProblem:
+    worst, *others = sorted(of_object, key=_rank)
+    codes = dict.fromkeys(each.code for each in others if each.code != worst.code)
+    return msgspec.structs.replace(worst, also=tuple(codes))
+
+
+def _rank(problem: FleetProblem) -> tuple[int, float, str, str]:
+    since = float("inf") if problem.since is None else problem.since.timestamp()
+    return _ORDER[problem.severity], since, problem.text, problem.code
+
+
+def _all(snapshot: FleetSnapshot) -> Iterator[FleetProblem]:
+    plan = snapshot.plan
+    for entry in (*plan.actions, *plan.skipped, *plan.findings):
+        yield _of_entry(entry)
+    reported = {_key(entry) for entry in (*plan.actions, *plan.skipped, *plan.findings)}
+    for conflict in snapshot.inspect.conflicts:
+        if not _is_reported(conflict, reported):
+            yield _of_conflict(conflict)
+    for finding in snapshot.diagnosis.findings:
+        if finding.severity in NEEDS_ACTION:
+            yield _of_finding(finding)
+    over = {entry.name for entry in plan.findings if entry.rule == Rule.OVER_QUOTA}
+    for group in snapshot.groups["namespace"].groups:
+        if group.name not in over:
+            yield from _of_quota(group)
+
+
+# ---------------------------------------------------------------- findings
+
+
+def _key(entry: EntryDocument) -> tuple[str, str, str]:
+    return entry.rule, entry.node, entry.uid or entry.name
+
+
+def _of_entry(entry: EntryDocument) -> FleetProblem:
+    effect = ""
+    if entry.skip is not None:
+        effect = f"{entry.skip}: {entry.skip_detail or entry.skip_explanation}"
+    elif entry.effect is not None:
+        effect = f"{entry.effect}: {_EFFECTS[entry.effect]}"
+    return FleetProblem(
+        SEVERITIES[entry.rule].value,
+        entry.kind,
+        entry.namespace,
+        entry.name,
+        entry.node,
+        "plan",
+        entry.rule,
+        entry.explanation,
+        "; ".join((entry.part and f"[{entry.part}]", *entry.evidence)).strip("; "),
+        effect,
+        entry.since,
+        command_for(entry.kind, entry.namespace, entry.name, entry.node),
+        page(f"runbooks/{entry.rule}"),
+        entry.also,
+    )
+
+
+def command_for(kind: str, namespace: str, name: str, node: str = "") -> str:
+    """What to type to see the object with its reasons."""
+    match kind:
+        case ObjectKind.POD | ObjectKind.SHARE_POD:
+            words = ["explain", "pod", f"{namespace}/{name}"]
+        case ObjectKind.NODE:
+            words = ["explain", "node", name]
+        case ObjectKind.DEVICE:
+            words = ["explain", "gpu", f"{node}/{name}"]
+        case ObjectKind.NAMESPACE | ObjectKind.RESOURCE_QUOTA:
+            words = ["inspect", "--by", "namespace", "-n", namespace or name]
+        case _:
+            words = ["reconcile", "plan"]
+    return shlex.join(["vgpu", *words])
+
+
+# ---------------------------------------------------------------- conflicts
+
+
+def _is_reported(conflict: ConflictDocument, reported: set[tuple[str, str, str]]) -> bool:
+    """Whether a rule reports it: of its device, or of its pod."""
+    if conflict.type not in _RULES:
+        return False
+    about = {conflict.device, *((conflict.pod.uid,) if conflict.pod else ())}
+    about |= {statement.pod.uid for statement in conflict.statements}
+    return any((_RULES[conflict.type], conflict.node, each) in reported for each in about)
+
+
+def _of_conflict(conflict: ConflictDocument) -> FleetProblem:
+    severity = Severity.INFO if conflict.type in REMARKS else Severity.WARNING
+    if conflict.pod is not None:
+        about = ObjectKind.POD, conflict.pod.namespace, conflict.pod.name
+    elif conflict.device:
+        about = ObjectKind.DEVICE, "", conflict.device
+    else:
+        about = ObjectKind.NODE, "", conflict.node
+    return FleetProblem(
+        severity.value,
+        about[0].value,
+        *about[1:],
+        conflict.node,
+        "inspect",
+        conflict.type,
+        conflict.explanation,
+        conflict.detail,
+        command=command_for(about[0].value, about[1], about[2], conflict.node),
+        runbook=page("troubleshooting"),
+    )
+
+
+# ---------------------------------------------------------------- doctor, quotas
+
+
+def _of_finding(finding: FindingDocument) -> FleetProblem:
+    kind, _, name = finding.about.rpartition(" ")
+    namespace, _, own = name.rpartition("/")
+    return FleetProblem(
+        finding.severity,
+        kind,
+        namespace,
+        own,
+        "",
+        "doctor",
+        finding.reason,
+        finding.explanation,
+        "; ".join(finding.evidence),
+        finding.advice,
+        command="vgpu doctor",
+        runbook=page("doctor"),
+    )
+
+
+def _of_quota(group: GroupDocument) -> Iterator[FleetProblem]:
+    exceeded: Iterable[LimitDocument] = (each for each in group.quota if each.used > each.limit)
+    for limit in exceeded:
+        yield FleetProblem(
+            Severity.WARNING.value,
+            ObjectKind.NAMESPACE.value,
+            group.name,
+            group.name,
+            "",
+            "inspect",
+            Rule.OVER_QUOTA.value,
+            Rule.OVER_QUOTA.explanation,
+            f"{limit.resource}: {limit.used} of {limit.limit} ({limit.declared_in})",
+            command=command_for(ObjectKind.NAMESPACE.value, "", group.name),
+            runbook=page("runbooks/over_quota"),
+        )

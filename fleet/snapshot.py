@@ -1,0 +1,186 @@
+"""The answers of the commands to the objects of one moment: what every view is rendered from.
+
+    snapshot(objects) = { inspect, inspect --by, plan, doctor }(objects)
+
+The documents are those of ``-o json``. So a number of the page is the number of the command that
+owns it. Only ``explain`` answers later, for one object at a time, from the same objects.
+"""
+
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from fleet.read import FleetObjects
+from reconciler.report.document import PlanDocument, plan_document
+from vgpu.inventory import Inventory, Units, inventory
+from vgpu.model.objects import Pod
+from vgpucli.doctor.answer import cluster_findings
+from vgpucli.doctor.model import diagnosis
+from vgpucli.doctor.report import DiagnosisDocument
+from vgpucli.doctor.report import document as diagnosis_document
+from vgpucli.explain.document import ExplanationDocument
+from vgpucli.explain.document import document as explanation_document
+from vgpucli.explain.evidence import ClusterEvidence
+from vgpucli.explain.model import Explanation
+from vgpucli.explain.node import explain_gpu, explain_node, explain_unreadable_node, gpu_entry
+from vgpucli.explain.pod import explain_pod, explain_unreadable_pod
+from vgpucli.explain.queue_step import explain_workload
+from vgpucli.inspect.document import InventoryDocument
+from vgpucli.inspect.document import document as inventory_document
+from vgpucli.inspect.groups import GroupsDocument, groups_document, groups_of, team_of
+from vgpucli.inspect.queues import QueuesDocument, queues_document, queues_view
+
+GROUPS: Final = ("namespace", "team")
+"""The groups of ``vgpu inspect --by`` that the page shows, beside the queues."""
+
+MOST_ANSWERS: Final = 1_000
+"""Maximum number of explanations that are kept of one snapshot."""
+
+
+class FleetSnapshot(msgspec.Struct, frozen=True):
+    """The answers of one moment.
+
+    Attributes:
+        name: the cluster or the files, for people.
+        as_of: unix seconds of the read.
+        is_dump: whether files were read, which do not change.
+        notes: what is missing, as sentences.
+        inventory: the values behind ``inspect``.
+        inspect: ``vgpu inspect -o json``.
+        groups: ``vgpu inspect --by``, by the group.
+        queues: ``vgpu inspect --by queue -o json``.
+        plan: ``vgpu reconcile plan -o json``.
+        diagnosis: ``vgpu doctor -o json``.
+        marks: the teams, as :class:`vgpucli.inspect.read.Read` has them.
+        answers: explains one object.
+    """
+
+    name: str
+    as_of: float
+    is_dump: bool
+    notes: tuple[str, ...]
+    inventory: Inventory
+    inspect: InventoryDocument
+    groups: Mapping[str, GroupsDocument]
+    queues: QueuesDocument
+    plan: PlanDocument
+    diagnosis: DiagnosisDocument
+    marks: Mapping[str, str]
+    answers: "Answers"
+
+    def team(self, pod: Pod) -> str:
+        """The team of a pod, "" if it has none."""
+        return team_of(pod.ref, self.marks)
+
+
+class Answers:
+    """Explanations of single objects, as ``vgpu explain -o json``; each is made once.
+
+    Requests come on many threads, and one at a time is answered.
+    """
+
+    def __init__(self, objects: FleetObjects, units: Units) -> None:
+        self._evidence = ClusterEvidence(objects.explained, units)
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, ...], ExplanationDocument | None] = {}
+
+    def pod(self, namespace: str, name: str) -> ExplanationDocument | None:
+        """Of a pod; None if there is none."""
+        return self._answer(("pod", namespace, name), partial(self._pod, namespace, name))
+
+    def node(self, name: str) -> ExplanationDocument | None:
+        """Of a node; None if there is none."""
+        return self._answer(("node", name), partial(self._node, name))
+
+    def gpu(self, node: str, gpu: str) -> ExplanationDocument | None:
+        """Of a GPU by its index or UUID; None if there is none."""
+        return self._answer(("gpu", node, gpu), partial(self._gpu, node, gpu))
+
+    def workload(self, namespace: str, name: str) -> ExplanationDocument | None:
+        """Of a workload of a queue; None if there is none."""
+        return self._answer(("workload", namespace, name), partial(self._workload, namespace, name))
+
+    def known_pod(self, namespace: str, name: str) -> ExplanationDocument | None:
+        """The explanation of a pod if it was made before; never waits for another one."""
+        return self._made.get(("pod", namespace, name))
+
+    def _answer(
+        self, key: tuple[str, ...], explain: "partial[Explanation | None]"
+    ) -> ExplanationDocument | None:
+        with self._lock:
+            if key not in self._made:
+                if len(self._made) >= MOST_ANSWERS:
+                    self._made.clear()
+                explanation = explain()
+                self._made[key] = None if explanation is None else self._document(explanation)
+            return self._made[key]
+
+    def _document(self, explanation: Explanation) -> ExplanationDocument:
+        evidence = self._evidence
+        cluster = evidence.cluster
+        notes = (*cluster.notes, *evidence.schemes.notes, *cluster.kueue.notes)
+        return explanation_document(msgspec.structs.replace(explanation, notes=notes))
+
+    def _pod(self, namespace: str, name: str) -> Explanation | None:
+        pod = self._evidence.pod(namespace, name)
+        if pod is not None:
+            return explain_pod(self._evidence.of_pod(pod))
+        malformed = self._evidence.malformed_pod(namespace, name)
+        if malformed is None:
+            return None
+        return explain_unreadable_pod(malformed, self._evidence.now)
+
+    def _node(self, name: str) -> Explanation | None:
+        node = self._evidence.node(name)
+        if node is not None:
+            return explain_node(self._evidence.of_node(node))
+        malformed = self._evidence.malformed_node(name)
+        if malformed is None:
+            return None
+        return explain_unreadable_node(malformed, self._evidence.now)
+
+    def _gpu(self, node_name: str, gpu: str) -> Explanation | None:
+        node = self._evidence.node(node_name)
+        if node is None:
+            return None
+        of_node = self._evidence.of_node(node)
+        entry = gpu_entry(of_node, gpu)
+        return None if entry is None else explain_gpu(of_node, entry)
+
+    def _workload(self, namespace: str, name: str) -> Explanation | None:
+        workload = self._evidence.workload(namespace, name)
+        if workload is None:
+            return None
+        answer = self._evidence.queue_answer(workload)
+        shown = f"{workload.namespace}/{workload.name}"
+        return explain_workload(shown, answer, self._evidence.now)
+
+
+def snapshot(objects: FleetObjects, units: Units) -> FleetSnapshot:
+    """All answers but the explanations."""
+    read = objects.read
+    whole = inventory(read.objects, units, read.as_of)
+    whole = msgspec.structs.replace(whole, notes=(*read.notes, *whole.notes))
+    groups = {}
+    for by in GROUPS:
+        found, notes = groups_of(read, units, by)
+        groups[by] = groups_document(found, by, read.as_of, notes)
+    view, notes = queues_view(read, units)
+    findings = diagnosis(objects.facts.as_of, tuple(cluster_findings(objects.facts)))
+    return FleetSnapshot(
+        objects.name,
+        read.as_of,
+        objects.is_dump,
+        whole.notes,
+        whole,
+        inventory_document(whole, read.as_of),
+        groups,
+        queues_document(view, tuple(view.tree.walk()), read.as_of, notes),
+        plan_document(objects.prepared.plan),
+        diagnosis_document(findings),
+        read.marks,
+        Answers(objects, units),
+    )

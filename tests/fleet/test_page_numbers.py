@@ -1,0 +1,103 @@
+"""Every number of the page is that of the command that owns it."""
+
+import json
+import os
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from fleet.pages import PAGES
+from simulator.apiserver import ALL_KINDS
+from simulator.cluster import SimulatedCluster
+from simulator.demo_cluster import demo_cluster
+from tests.fleet.page_numbers import PageNumbers, as_json, resolved, texts, with_holdings
+from tests.fleet.pages_of_dump import FLAGS, get, site_of
+from tests.support.sample_cluster import NOW, items
+from vgpucli.main import main
+
+COMMANDS = {
+    "inspect": ("inspect", *FLAGS),
+    "inspect-by-namespace": ("inspect", "--by", "namespace", *FLAGS),
+    "inspect-by-team": ("inspect", "--by", "team", *FLAGS),
+    "inspect-by-queue": ("inspect", "--by", "queue", *FLAGS),
+    "doctor": ("doctor", *FLAGS),
+}
+
+
+def of_demo():
+    store = SimulatedCluster(demo_cluster(NOW), NOW).store
+    return [
+        {"apiVersion": kind.api_version, "kind": kind.name, **item}
+        for kind in ALL_KINDS
+        for item in store.list(kind).items
+    ]
+
+
+CLUSTERS = {"demo": of_demo, "sample": items, "nothing": lambda: items()[6:7]}
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
+def dump(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("fleet") / "dump.json"
+    listed = {"apiVersion": "v1", "kind": "List", "items": CLUSTERS[request.param]()}
+    path.write_text(json.dumps(listed))
+    os.utime(path, (NOW, NOW))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def documents(dump):
+    """The document of each command that owns a number."""
+
+    def run(words):
+        return as_json(CliRunner().invoke(main, (*words, "-o", "json", "--from", dump)).stdout)
+
+    found = {owner: run(words) for owner, words in COMMANDS.items()}
+    return {**found, "inspect": with_holdings(found["inspect"])}
+
+
+@pytest.fixture(scope="module")
+def pages(dump):
+    """Each page that is linked from another one: path -> (HTML, JSON)."""
+    site, found = site_of(dump), {}
+    wanted = [page.path for page in PAGES if page.title]
+    while wanted:
+        path = wanted.pop()
+        if path in found:
+            continue
+        answer = get(site, path)
+        assert answer.status == 200, path
+        html = answer.body.decode()
+        (json_path,) = re.findall(r'<a href="([^"]+)">JSON</a>', html)
+        found[path] = html, as_json(get(site, json_path.replace("&amp;", "&")).body)
+        wanted += [each.replace("&amp;", "&") for each in re.findall(r'href="(/[^"]*)"', html)]
+        wanted = [each for each in wanted if each != "/style.css" and ".json" not in each]
+    return found
+
+
+def test_each_number_is_that_of_its_command(pages, documents):
+    seen = set()
+    for path, (html, own) in pages.items():
+        for owner, where, value in PageNumbers(html).numbers:
+            document = own if owner == "page" else documents[owner]
+            assert str(resolved(document, where)) == value, (path, owner, where)
+            seen.add(owner)
+    assert {"page", "doctor"} <= seen
+    if documents["inspect"]["nodes"]:
+        assert {"inspect", "inspect-by-namespace"} <= seen
+
+
+def test_no_text_has_a_number_of_its_own(pages):
+    for path, (html, own) in pages.items():
+        known = texts(own).lower()
+        for text in PageNumbers(html).loose:
+            parts = re.split(r" · |: |\(|\)|, |; ", text)
+            for part in filter(re.compile(r"\d").search, parts):
+                assert part.strip(" .·").lower() in known, (path, text)
+
+
+def test_a_number_has_one_place_on_a_page(pages):
+    for path, (html, _) in pages.items():
+        ids = PageNumbers(html).ids
+        assert not {each for each in ids if ids.count(each) > 1}, path

@@ -1,0 +1,119 @@
+"""The answers of the page: what is there, what is not, and what tenants have written."""
+
+import json
+import os
+
+import pytest
+
+from fleet.keeper import Keeper, Kept
+from fleet.problems import SEVERITIES
+from fleet.site import Site
+from reconciler.reasons import Rule
+from tests.fleet.pages_of_dump import get, site_of
+from tests.support.sample_cluster import NOW, gpushare_node, gpushare_pod, items, pod
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202egnp.exe&amp;\"'"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    def write(objects):
+        path = tmp_path_factory.mktemp("site") / "dump.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        os.utime(path, (NOW, NOW))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def site(written):
+    return site_of(written(items()))
+
+
+def test_each_rule_has_a_severity():
+    assert SEVERITIES.keys() == set(Rule)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing", "/pods/ml/nobody", "/nodes/no-node", "/gpus/a100-1/x", "/pods/ml", "/pods//x"],
+)
+def test_what_is_not_there_is_not_found(site, path):
+    assert get(site, path).status == 404
+    assert get(site, f"{path}.json").status == 404
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(site):
+    first = get(site, "/nodes")
+    etag = dict(first.headers)["ETag"]
+    again = get(site, "/nodes", **{"if-none-match": etag})
+    assert (again.status, again.body) == (304, b"")
+    assert get(site, "/nodes?sort=free", **{"if-none-match": etag}).status == 200
+
+
+def test_filters_choose_and_order_nodes(site):
+    def names(query):
+        rows = json.loads(get(site, f"/nodes.json?{query}").body)["rows"]
+        return [row["node"]["name"] for row in rows]
+
+    everything = names("sort=name")
+    assert everything == sorted(everything)
+    assert names("text=A100&sort=name") == [each for each in everything if "a100" in each]
+    assert names("system=gpushare") == ["infer-1"]
+    assert set(names("state=problems")) | set(names("state=healthy")) == set(everything)
+    assert names("sort=no-such&page=999999999") == names("page=-1") == names("")
+
+
+def test_nothing_of_a_page_may_run_or_be_loaded_from_elsewhere(site):
+    for path in ("/", "/index.json"):
+        headers = dict(get(site, path).headers)
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_names_and_messages_of_tenants_are_text(written):
+    objects = [
+        gpushare_node("node-1"),
+        gpushare_pod("x" * 253, "node-1", 4, "one", phase="Pending"),
+        pod(
+            "bad",
+            limits={"aliyun.com/gpu-mem": 500},
+            unschedulable=HOSTILE,
+            owner={
+                "kind": "Job",
+                "name": HOSTILE,
+                "uid": "u",
+                "controller": True,
+            },
+        ),
+        gpushare_pod(HOSTILE, "node-1", 2, 0),
+    ]
+    site = site_of(written(objects))
+    for path in ("/", "/pods", "/problems", "/pods/ml/bad", "/nodes/node-1"):
+        answer = get(site, path)
+        assert answer.status == 200
+        body = answer.body.decode()
+        assert "<img" not in body
+        assert "\x1b" not in body
+        assert "\u202e" not in body
+        assert json.loads(get(site, f"{path if path != '/' else '/index'}.json").body)
+
+
+def test_before_the_first_read_nothing_is_claimed():
+    site = Site(Keeper(lambda: None, 0, ()), 0)
+    assert get(site, "/").status == 503
+
+
+def test_while_reads_fail_the_last_answer_stays_and_has_its_age(written, monkeypatch):
+    path = written(items())
+    site = site_of(path)
+    kept = site._keeper.kept
+    failed = Kept(kept.snapshot, kept.number, "the API server does not answer")
+    monkeypatch.setattr(type(site._keeper), "kept", failed)
+    body = get(site, "/").body.decode()
+    assert "Out of date" in body
+    assert "the API server does not answer" in body
+    assert "2026-09-21 14:13:20 UTC" in body
