@@ -73,31 +73,18 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     The page is for a browser on this machine. It reads the API server as you may, again and again,
     and changes nothing.
     """
-    from fleet.door import Door  # noqa: PLC0415  # slow to import, as are those below
-    from fleet.explainer import Explainer  # noqa: PLC0415
-    from fleet.keeper import Keeper  # noqa: PLC0415
-    from fleet.site import Site  # noqa: PLC0415
-    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415
-    from vgpu.model.reasons import SourceError  # noqa: PLC0415
-    from vgpu.program.pages import program_routes  # noqa: PLC0415
+    from fleet.service import page_service  # noqa: PLC0415  # slow to import
 
     web = WebOptions.of(ctx.params)
     _require_loopback(web)
     is_dump = reads_dumps(flags["files"])
     with ExitStack() as stack:
         make = _maker(stack, flags, is_dump=is_dump)
-        every = 0.0 if is_dump else flags["interval"]
         host = stack.enter_context(ProgramHost.from_flags(ctx.params))
-        keeper = Keeper(make, every, (ClusterError, SourceError, click.ClickException))
-        site, door = Site(keeper, every), Door()
-        explainer = Explainer(site.changed)
-        keeper.read(explainer.explain)
-        stack.enter_context(explainer)
-        stack.enter_context(keeper)
-        own = {path: door.guarded(handler) for path, handler in site.routes().items()}
-        host.start(program_routes("fleet", own))
-        (url, *_) = host.urls
-        address = door.address(url)
+        every = 0.0 if is_dump else flags["interval"]
+        routes, with_key = stack.enter_context(page_service(make, every))
+        host.start(routes)
+        address = with_key(host.urls[0])
         say(f"The page, for one browser on this machine: {address}")
         if flags["opens"]:
             webbrowser.open(address)

@@ -41,7 +41,7 @@ class RunningDemo:
         except BaseException:
             self.interrupt()
             raise
-        self.url = re.search(r"http://[^/\s]+", self.printed())[0]
+        self.url = re.search(r"(http://[^/\s]+)/metrics", self.printed())[1]
         return self
 
     def _serves(self) -> bool:

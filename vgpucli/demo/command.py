@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
@@ -35,6 +36,7 @@ from vgpu.program.flags import field, is_typed
 from vgpu.program.host import CannotServe
 from vgpu.program.output import say, say_text
 from vgpu.web.listen import ListenError, listen, parse_address
+from vgpucli.demo.fleet_page import fleet_page
 from vgpucli.demo.tokens import DemoTokens, with_tenants
 from vgpucli.demo.walkthrough import ourselves, repair, schedule, show_more
 from vgpucli.this_node import NODE_FLAGS, on_node
@@ -192,12 +194,15 @@ def command(ctx: click.Context, /, **_: object) -> None:
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,
         ApiServer(node.cluster.store) as api,
+        ExitStack() as pages,
         DemoTokens(Path(node.files.paths.kubeshare_dir).parent, node.files.start) as tokens,
     ):
         kubeconfig = Path(folder, "kubeconfig")
         kubeconfig.write_text(api.kubeconfig())
 
         def announce(url: str, page: MetricsPage) -> None:
+            say("", "  The whole cluster on one page, for one browser:")
+            say(f"    {pages.enter_context(fleet_page(str(kubeconfig)))}")
             say_text(f"{first_summary(url, page)}\n")
             repair(str(kubeconfig), f"{page.view.node}={url}/")
             schedule(str(kubeconfig), node.cluster.store)
