@@ -60,6 +60,11 @@ class RunningDemo:
             self._process.kill()
             raise
 
+    @property
+    def fleet(self) -> str:
+        """The address of the fleet page, with its key, which works once."""
+        return re.search(r"http://\S+/\?key=\S+", self.printed())[0]
+
     def printed(self) -> str:
         """What it has printed so far."""
         return self._process.log()

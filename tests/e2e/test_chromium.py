@@ -1,4 +1,6 @@
-"""The status page in a real browser: Debian's Chromium on the page of the real demo."""
+"""The pages in a real browser: Debian's Chromium on the two pages of the real demo."""
+
+import re
 
 import pytest
 
@@ -45,9 +47,14 @@ BEYOND = """
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def running(tmp_path_factory):
     with RunningDemo(tmp_path_factory.mktemp("demo")) as running:
-        yield running.url
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(running):
+    return running.url
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +157,65 @@ def test_the_page_refreshes_itself(browser, url):
     before = tab.value("performance.timeOrigin")
     tab.wait_for("Page.loadEventFired")
     assert tab.value("performance.timeOrigin") > before
+
+
+# ---------------------------------------------------------------- the fleet page
+
+LINKS = "[...document.querySelectorAll('a[href^=\"/\"]')].map((each) => each.getAttribute('href'))"
+
+
+@pytest.fixture(scope="module")
+def fleet(running, browser):
+    """The address of the fleet page; the browser has the cookie for its key."""
+    tab = browser.open(running.fleet, **DESK)
+    address, _, query = tab.value("location.href").partition("?")
+    assert query == ""  # the key is not in the history
+    return address
+
+
+@pytest.fixture(scope="module")
+def kinds(fleet, browser):
+    """A page of each kind: the navigation, and the first one of each form."""
+    links = browser.open(fleet, **DESK).value(LINKS)
+    by_form = {each.split("?")[0].split("/")[1]: each for each in reversed(links)}
+    assert {"nodes", "gpus", "pods", "namespaces"} <= by_form.keys()
+    chosen = [*by_form.values(), "/", "/nodes", "/pods?tab=abnormal", "/teams", "/systems"]
+    return [f"{fleet.rstrip('/')}{path}" for path in dict.fromkeys(chosen) if ".json" not in path]
+
+
+def test_the_fleet_page_shows_what_needs_action_and_who_waits(browser, fleet):
+    text = browser.open(fleet, **DESK).value("document.body.innerText")
+    assert re.search(r"\d+ things need you\. \d+ pods? waits?", text)
+    for shown in ("Needs action", "training/train-2", "gpu-node-4", "vgpu explain pod"):
+        assert shown in text
+
+
+def test_without_the_key_the_fleet_page_shows_nothing(fleet, tmp_path):
+    with Chromium(tmp_path) as other:
+        text = other.open(fleet, **DESK).value("document.body.innerText")
+    assert "its key works once" in text
+    assert "gpu-node" not in text
+
+
+def test_fleet_pages_load_their_own_files_alone_and_without_a_complaint(browser, kinds, fleet):
+    for address in kinds:
+        tab = browser.open(address, **DESK)
+        requests = [event["request"]["url"] for event in tab.events("Network.requestWillBeSent")]
+        assert all(request.startswith(fleet) for request in requests)
+        assert tab.events("Log.entryAdded") == []
+        assert tab.events("Runtime.exceptionThrown") == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_text_of_the_fleet_pages_can_be_read(browser, kinds, scheme):
+    for address in kinds:
+        contrasts = browser.open(address, **DESK, scheme=scheme).value(CONTRASTS)
+        assert len(contrasts) > 10
+        assert [(address, text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
+
+
+def test_fleet_pages_fit_a_phone(browser, kinds):
+    for address in kinds:
+        tab = browser.open(address, **PHONE)
+        assert tab.value("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+        assert [(address, each) for each in tab.value(BEYOND)] == []
