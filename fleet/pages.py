@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from fleet.fit_form import FitView, fit_view
 from fleet.nodes import NodesView, nodes_view
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
 from fleet.problems import FleetProblem, problems
@@ -234,6 +235,11 @@ def gpu(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> GpuVi
     )
 
 
+def fit(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> FitView:
+    """How many more pods fit."""
+    return fit_view(answered.snapshot, query)
+
+
 # ---------------------------------------------------------------- teams, queues, systems
 
 
@@ -319,6 +325,7 @@ PAGES: Final = (
     SitePage("/problems", all_problems, "problems.html", "Needs action"),
     SitePage("/pods", pods, "pods.html", "Pods"),
     SitePage("/nodes", nodes, "nodes.html", "Nodes"),
+    SitePage("/fit", fit, "fit.html", "What fits"),
     SitePage("/teams", teams, "teams.html", "Teams and queues"),
     SitePage("/systems", systems, "systems.html", "Systems"),
     SitePage("/pods/{}/{}", pod, "pod.html"),

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+import click
 import msgspec
 
 from fleet.read import FleetObjects
 from reconciler.report.document import PlanDocument, plan_document
 from vgpu.inventory import Inventory, Units, inventory
 from vgpu.model.objects import Pod
+from vgpu.placement.dialects import PlacementPolicies
+from vgpu.schemes.registry import UnitBytes
 from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.model import diagnosis
 from vgpucli.doctor.report import DiagnosisDocument
@@ -28,6 +31,11 @@ from vgpucli.explain.model import Explanation
 from vgpucli.explain.node import explain_gpu, explain_node, explain_unreadable_node, gpu_entry
 from vgpucli.explain.pod import explain_pod, explain_unreadable_pod
 from vgpucli.explain.queue_step import explain_workload
+from vgpucli.fit.command import schemes_in_units
+from vgpucli.fit.document import FitDocument, fit_document
+from vgpucli.fit.manifest import pod_of_requests
+from vgpucli.fit.question import FitQuestion, answered
+from vgpucli.fit.table import tolerations_note
 from vgpucli.inspect.document import InventoryDocument
 from vgpucli.inspect.document import document as inventory_document
 from vgpucli.inspect.groups import GroupsDocument, groups_document, groups_of, team_of
@@ -83,6 +91,7 @@ class Answers:
     """
 
     def __init__(self, objects: FleetObjects, units: Units) -> None:
+        self._read, self._units = objects.read, units
         self._evidence = ClusterEvidence(objects.explained, units)
         self._lock = threading.Lock()
         self._made: dict[tuple[str, ...], ExplanationDocument | None] = {}
@@ -102,6 +111,23 @@ class Answers:
     def workload(self, namespace: str, name: str) -> ExplanationDocument | None:
         """Of a workload of a queue; None if there is none."""
         return self._answer(("workload", namespace, name), partial(self._workload, namespace, name))
+
+    @property
+    def unit_bytes(self) -> UnitBytes:
+        """Bytes of one unit of memory, by system."""
+        return self._evidence.schemes.unit_bytes
+
+    def fit(self, requests: Mapping[str, int]) -> tuple[FitDocument | None, str]:
+        """``vgpu fit --request``, or why there is no answer. Not kept: it is asked seldom."""
+        question = FitQuestion(pod_of_requests(requests, "default"))
+        with self._lock:
+            schemes, notes = schemes_in_units(self._read, self._units, PlacementPolicies())
+            try:
+                found, requested = answered(self._read, schemes, question)
+            except click.ClickException as error:
+                return None, error.message
+        notes = (*self._read.notes, *notes, *tolerations_note(found))
+        return fit_document(found, requested, None, self._read.as_of, notes), ""
 
     def known_pod(self, namespace: str, name: str) -> ExplanationDocument | None:
         """The explanation of a pod if it was made before; never waits for another one."""

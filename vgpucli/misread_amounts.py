@@ -7,10 +7,18 @@ from vgpu.model.objects import Pod
 from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB, MOST_DEVICE_MEMORY, rounded_size
 from vgpu.schemes.registry import UnitBytes, registry
 
-_DEFAULTS: Final = {"gpushare": GIB, "gaia": GAIA_MEMORY_BLOCK}
-"""Bytes of a unit where the row has none; MiB of other systems."""
+_FIXED: Final = {"gaia": GAIA_MEMORY_BLOCK}
+"""Bytes of a unit that no operator chooses."""
+
+_DEFAULTS: Final = {"gpushare": GIB}
+"""Bytes of a unit where the operator's is not known; MiB of other systems."""
 
 _TEXTS: Final = {MIB: "MiB", GIB: "GiB", GAIA_MEMORY_BLOCK: "blocks of 256 MiB"}
+
+
+def memory_unit(system: str, units: UnitBytes) -> int:
+    """Bytes of one unit of a system's memory in requests; ``units`` are by the row's name."""
+    return _FIXED.get(system) or units.get(system) or _DEFAULTS.get(system, MIB)
 
 
 def misread_amounts(pod: Pod, units: UnitBytes) -> Iterator[tuple[str, str]]:
@@ -23,7 +31,7 @@ def misread_amounts(pod: Pod, units: UnitBytes) -> Iterator[tuple[str, str]]:
         for name, amount in container.limits.items():
             if name not in systems:
                 continue
-            unit = units.get(systems[name]) or _DEFAULTS.get(systems[name], MIB)
+            unit = memory_unit(systems[name], units)
             unit_text = _TEXTS.get(unit, f"{unit} bytes")
             if amount * unit <= MOST_DEVICE_MEMORY:
                 continue
@@ -31,5 +39,7 @@ def misread_amounts(pod: Pod, units: UnitBytes) -> Iterator[tuple[str, str]]:
             if amount < unit:
                 yield text, f"write {name} in {unit_text}"
                 continue
-            text += f"; {rounded_size(amount)} are {amount // unit} {unit_text}"
-            yield text, f"write {name}: {amount // unit}, which is {rounded_size(amount)}"
+            needed = -(-amount // unit)
+            size = rounded_size(needed * unit)
+            text += f"; {rounded_size(amount)} need {needed} {unit_text}"
+            yield text, f"write {name}: {needed}, which is {size}"

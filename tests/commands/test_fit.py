@@ -241,7 +241,7 @@ def test_a_wrong_manifest_has_one_line_with_its_name(dump, tmp_path, content, co
     ("memory", "texts"),
     [
         ("8Gi", ("counts MiB", "write volcano.sh/vgpu-memory: 8192, which is 8.0 GiB")),
-        (str(2**31 - 1), ("counts MiB", "write volcano.sh/vgpu-memory: 2047")),
+        (str(2**31 - 1), ("counts MiB", "write volcano.sh/vgpu-memory: 2048")),
     ],
 )
 def test_an_amount_that_is_meant_in_bytes_has_what_to_write(dump, memory, texts):

@@ -15,6 +15,7 @@ from tests.reconciler.samples import HOUR, NOW, node, pod
 from vgpu.model.objects import MIRROR, Container, ResourceQuota
 from vgpu.model.taints import Taint
 from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.misread_amounts import misread_amounts
 
 
 def requesting(limits, **fields):
@@ -44,6 +45,25 @@ def test_bytes_where_mebibytes_are_counted_have_the_amount_that_is_meant(limits,
     assert "counts MiB" in explained.conclusion
     bound = requesting(limits, node="gpu-1", started_at=NOW - HOUR)
     assert text in explanation(bound, node("gpu-1", style)).advice
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "counted", "advice"),
+    [
+        ("aliyun.com/gpu-mem", 5 * 2**29, "GiB", "write aliyun.com/gpu-mem: 3, which is 3.0 GiB"),
+        (
+            "tencent.com/vcuda-memory",
+            5 * 2**29,
+            "blocks of 256 MiB",
+            "write tencent.com/vcuda-memory: 10, which is 2.5 GiB",
+        ),
+    ],
+)
+def test_bytes_become_whole_units_that_are_not_smaller(name, amount, counted, advice):
+    pod = requesting({name: amount})
+    ((text, told),) = misread_amounts(pod, {})
+    assert f"{name} counts {counted}, and no GPU has {amount}; 2.5 GiB need" in text
+    assert told == advice
 
 
 def test_an_amount_that_no_gpu_has_is_a_remark_of_a_valid_request():

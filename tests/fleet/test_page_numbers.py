@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 
 import pytest
 from click.testing import CliRunner
@@ -101,3 +102,25 @@ def test_a_number_has_one_place_on_a_page(pages):
     for path, (html, _) in pages.items():
         ids = PageNumbers(html).ids
         assert not {each for each in ids if ids.count(each) > 1}, path
+
+
+def test_what_fits_is_what_the_printed_command_answers(dump, documents):
+    site = site_of(dump)
+    path = "/fit{}?memory=2.5&cores=20"
+    html = get(site, path.format("")).body.decode()
+    own = as_json(get(site, path.format(".json")).body)
+    shown = {(owner, where): value for owner, where, value in PageNumbers(html).numbers}
+    assert bool(own["systems"]) == bool(documents["inspect"]["rooms"])
+    for each in own["systems"]:
+        words = (*shlex.split(each["command"])[1:], *FLAGS, "-o", "json", "--from", dump)
+        answer = as_json(CliRunner().invoke(main, words).stdout)
+        assert {**each["answer"], "notes": []} == {**answer, "notes": []}
+        assert shown[f"fit-{each['system']}", ("pods",)] == str(answer["pods"])
+
+
+@pytest.mark.parametrize(
+    "query", ["", "memory=", "memory=-1", "memory=nan", "memory=1e99", "memory=x"]
+)
+def test_numbers_out_of_range_ask_nothing(dump, query):
+    answer = get(site_of(dump), f"/fit.json?{query}")
+    assert as_json(answer.body)["systems"] == []

@@ -1,0 +1,83 @@
+"""How many more pods of some memory and cores fit: the question that the page's form asks of `fit`.
+
+Each sharing system of the cluster is asked in its own resources and units.
+"""
+
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from fleet.snapshot import FleetSnapshot
+from vgpu.model.units import GIB
+from vgpu.schemes.registry import registry
+from vgpu.schemes.system_titles import system_title
+from vgpucli.fit.document import FitDocument
+from vgpucli.misread_amounts import memory_unit
+
+ASKED: Final[Mapping[str, tuple[str, ...]]] = {
+    "volcano": ("count", "memory", "cores"),
+    "hami": ("count", "memory", "cores"),
+    "gpushare": ("memory",),
+    "gaia": ("cores", "memory"),
+}
+"""The resources by which a pod of each system requests a part of one GPU; gpushare has no cores."""
+
+MOST_GIB: Final = 10_240
+"""Maximum amount of memory that is asked for, in GiB."""
+
+
+class SystemFit(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer of ``vgpu fit`` for one system, and the command that has it.
+
+    ``problem`` is why there is none, "" if there is one.
+    """
+
+    system: str
+    title: str
+    command: str
+    answer: FitDocument | None
+    problem: str = ""
+
+
+class FitView(msgspec.Struct, frozen=True, rename="camel"):
+    """What was asked, and the answers; ``memoryGib`` is 0 if nothing was asked."""
+
+    memory_gib: float
+    cores: int
+    systems: tuple[SystemFit, ...]
+
+
+def fit_view(snapshot: FleetSnapshot, query: Mapping[str, str]) -> FitView:
+    """The answers of all systems with GPUs in the cluster; numbers out of range ask nothing."""
+    memory, cores = _number(query.get("memory", ""), MOST_GIB), _number(query.get("cores", ""), 100)
+    if not memory:
+        return FitView(0.0, int(cores), ())
+    systems = sorted({room.system for room in snapshot.inspect.free_capacities} & ASKED.keys())
+    found = (_asked(snapshot, system, memory, math.ceil(cores)) for system in systems)
+    return FitView(memory, math.ceil(cores), tuple(found))
+
+
+def _number(text: str, most: int) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) and 0 < number <= most else 0.0
+
+
+def _asked(snapshot: FleetSnapshot, system: str, memory_gib: float, cores: int) -> SystemFit:
+    names = registry().names[system]
+    unit = memory_unit(system, snapshot.answers.unit_bytes)
+    amounts = {"count": 1, "memory": math.ceil(memory_gib * GIB / unit), "cores": cores}
+    requests = {
+        name: amounts[role]
+        for role in ASKED[system]
+        if (name := getattr(names, role)) and amounts[role]
+    }
+    words = [f"--request={name}={units}" for name, units in requests.items()]
+    command = shlex.join(["vgpu", "fit", *words])
+    answer, problem = snapshot.answers.fit(requests)
+    return SystemFit(system, system_title(system), command, answer, problem)
