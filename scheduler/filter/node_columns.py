@@ -24,7 +24,12 @@ from vgpu.model.names import ContainerKind
 from vgpu.placement.candidate import NO_WISHES, SOFTWARE, CandidateNode, PodDemand, UsedGpu, sums
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import (
+    EXCLUDING,
+    UNRESOLVABLE,
+    PlacementReason,
+    PlacementRefusal,
+)
 
 MOST_GPUS: Final = 32
 """Maximum number of GPUs of a node in the columns; one with more is asked."""
@@ -37,6 +42,11 @@ MOST_BYTES: Final = 2**53
 
 _REASONS: Final = tuple(PlacementReason)
 _NUMBERS: Final = {reason: number for number, reason in enumerate(_REASONS)}
+_LASTING: Final = [_NUMBERS[reason] for reason in UNRESOLVABLE]
+_UNUSABLE: Final = [
+    _NUMBERS[reason] for reason in (*EXCLUDING, PlacementReason.UNHEALTHY, PlacementReason.CORDONED)
+]
+"""Reasons of GPUs that do not take the pod whatever is free."""
 _FITS: Final = -1
 _NO_GPU: Final = -2
 """What stands in place of a reason's number where a GPU fits, and where a node has no GPU."""
@@ -62,7 +72,7 @@ class NodeColumns:
         self._sums: _Ints = np.empty((0, 4), np.int64)
         """The :func:`~vgpu.placement.candidate.sums` of each node."""
         self._most_free: _Ints = np.empty(0, np.int64)
-        """``PlacementRefusal.free_bytes`` of each node, -1 for none."""
+        """``PlacementRefusal.free_bytes`` of each node for a pod without wishes, -1 for none."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows
@@ -120,14 +130,18 @@ class NodeColumns:
         added = np.where(takes, least, 0) * request.count
         fullness = self._fullness(added, (dialect.cores(request) or 0) * request.count)
         causes = _causes(verdicts, request.count)
+        most_free = self._most_free
+        if demand.wishes.use_types or demand.wishes.avoid_types:
+            usable = (verdicts != _NO_GPU) & ~np.isin(verdicts, _UNUSABLE)
+            most_free = np.where(usable, np.maximum(free, 0), -1).max(axis=1)
 
         accepting: dict[float, NodeAnswer] = {}
         refusing: dict[tuple[int, int], NodeAnswer] = {}
-        columns = (takes, is_known, fullness, causes, self._most_free)
+        columns = (takes, is_known, fullness, causes, most_free)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         answers: dict[str, NodeAnswer] = {}
         for name, row in self._rows.items():
-            is_taken, is_certain, part, cause, most_free = rows[row]
+            is_taken, is_certain, part, cause, free_there = rows[row]
             if not is_certain:
                 continue
             if is_taken:
@@ -136,11 +150,11 @@ class NodeColumns:
                     score = dialect.rank_of(demand, part)
                     answer = accepting[part] = NodeAnswer(score=score)
             else:
-                answer = refusing.get((cause, most_free))
+                answer = refusing.get((cause, free_there))
                 if answer is None:
-                    free_bytes = None if most_free < 0 else most_free
+                    free_bytes = None if free_there < 0 else free_there
                     refusal = PlacementRefusal(_REASONS[cause], free_bytes=free_bytes)
-                    answer = refusing[cause, most_free] = NodeAnswer.refused(refusal)
+                    answer = refusing[cause, free_there] = NodeAnswer.refused(refusal)
             answers[name] = answer
         return answers
 
@@ -267,10 +281,13 @@ def _causes(verdicts: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int64]
     """:attr:`PlacementRefusal.cause` of each node, by the reason's number."""
     most = np.full(len(verdicts), _NUMBERS[PlacementReason.TOO_FEW_GPUS])
     highest = np.zeros(len(verdicts), np.int64)
-    has_enough = (verdicts != _NO_GPU).sum(axis=1) >= count
+    present = (verdicts != _NO_GPU).sum(axis=1)
+    lasting = present - np.isin(verdicts, _LASTING).sum(axis=1) < count
+    has_enough = present >= count
     for number in np.unique(verdicts[verdicts >= 0]).tolist():  # of equal counts the later one
         counts = (verdicts == number).sum(axis=1)
-        is_more = has_enough & (counts > 0) & (counts >= highest)
+        decides = has_enough & (lasting if number in _LASTING else ~lasting)
+        is_more = decides & (counts > 0) & (counts >= highest)
         most[is_more] = number
         highest[is_more] = counts[is_more]
     return most

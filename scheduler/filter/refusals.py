@@ -20,6 +20,7 @@ from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import (
+    EXCLUDING,
     OF_QUOTA,
     OF_STANDING,
     UNRESOLVABLE,
@@ -124,8 +125,9 @@ class RefusedNodes:
     def counts(self) -> tuple[tuple[PlacementReason, int], ...]:
         """The causes with the number of their nodes, the most frequent first.
 
-        Causes that are equally frequent are in the order of the enum. Nodes without a GPU of the
-        pod's system, and unknown ones, come last: the pod can never use them.
+        Causes that are equally frequent are in the order of the enum. Nodes that the pod's own
+        annotations exclude come after those that it could use, and last come unknown ones and those
+        without a GPU of the pod's system.
         """
         only = self.only_cause()
         if only is not None:
@@ -134,7 +136,15 @@ class RefusedNodes:
         for answer, nodes in Counter(self._answers).items():
             counts[self._refusals[answer].cause] += nodes
         return tuple(
-            sorted(counts.items(), key=lambda item: (item[0] in _NEVER, -item[1], _ORDER[item[0]]))
+            sorted(
+                counts.items(),
+                key=lambda item: (
+                    item[0] in _NEVER,
+                    item[0] in EXCLUDING,
+                    -item[1],
+                    _ORDER[item[0]],
+                ),
+            )
         )
 
     def most_frequent(self) -> PlacementReason | None:

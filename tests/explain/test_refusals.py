@@ -7,7 +7,10 @@ from tests.explain.test_explain_pods import STALE, asking, decisive, explanation
 from tests.reconciler.samples import GPUS, HOUR, NOW, lock, node, pod, refused
 from vgpu.model.objects import Namespace, Node
 from vgpu.model.taints import Taint
+from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.fit.answer import answer, rejection_of
+from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
@@ -271,3 +274,25 @@ def test_nodes_of_excluded_types_never_decide_beside_one_of_the_wanted_type():
     wants = hami(unschedulable=REFUSED, annotations={"nvidia.com/use-gputype": "H100"})
     explained = explanation(wants, *nodes, *full)
     assert decisive(explained)[2] == ["memory", "type"]
+    assert [group.reason.value for group in explained.nodes] == ["memory", "type"]
+
+
+@pytest.mark.parametrize("model", ["A100", "H100"])
+def test_explain_fit_and_the_schedulers_event_name_one_cause(model):
+    """Also where the wanted type, and the memory of its only GPU, are missing on most nodes."""
+    wants = hami(unschedulable=REFUSED, annotations={"nvidia.com/use-gputype": "H100"})
+    nodes = [hami_node("gpu-0"), hami_node("gpu-1"), hami_node("gpu-2")]
+    text = {key: it.replace("A100", model) for key, it in nodes[0].annotations.items()}
+    nodes[0] = structs.replace(nodes[0], annotations=text)
+    full = [pod(f"f-{n}", "hami", node="gpu-0", gpu=n % GPUS) for n in range(8 * GPUS)]
+    (scheme,) = (each for each in scheduler_schemes({}) if each.row.name == "hami")
+    cache = filled_cache((scheme,), ReadObjects(NOW, nodes, [*full, wants], (), {}, (), (), None))
+    demanded = demand_of(wants, (scheme,))
+    event = rejection_of(cache.filter(*demanded, ["gpu-0", "gpu-1", "gpu-2"]).refused, *demanded)
+    fit = answer(SchedulingSimulation(cache, ["gpu-0", "gpu-1", "gpu-2"]), demanded)
+    explained = explanation(wants, *nodes, *full)
+    assert fit.rejection == event
+    first = explained.decisive.reasons[0].explanation
+    assert first in explained.conclusion
+    assert first in event.partition(";")[0]
+    assert all(text in event for text in explained.steps[2].evidence)

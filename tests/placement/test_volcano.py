@@ -10,7 +10,8 @@ from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
 from vgpu.model.objects import Pod
 from vgpu.model.units import MIB
 from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, with_shares
-from vgpu.placement.result import Placement, PlacementReason
+from vgpu.placement.hami import HamiDialect
+from vgpu.placement.result import UNRESOLVABLE, Placement, PlacementReason
 from vgpu.placement.volcano import (
     UPSTREAM,
     SchedulingPolicy,
@@ -491,3 +492,38 @@ def test_no_gpu_is_ever_allocated_beyond_what_it_has(gpus, pods, policy):
         assert each.cores_milli <= 1000
         assert each.users <= each.device.slots
     assert with_claims(gpus, held) == now
+
+
+A_POD_ENDS = PlacementWishes(use_uuids=("GPU-0",)), PlacementWishes(use_types=("L40S",))
+OF_TYPE = UsedGpu(Device("GPU-8", memory_bytes=100 * MIB, slots=10, model="T4"))
+
+
+@pytest.mark.parametrize("dialect", [VolcanoDialect(), HamiDialect()])
+@pytest.mark.parametrize(
+    ("count", "wanted", "gpus", "cause"),
+    [
+        (1, A_POD_ENDS[0], (gpu(memory_taken=90), gpu("GPU-1"), gpu("GPU-2")), "memory"),
+        (1, A_POD_ENDS[1], (gpu(memory_taken=90), OF_TYPE, OF_TYPE), "memory"),
+        (1, A_POD_ENDS[1], (OF_TYPE.with_share(Share("GPU-8", 95 * MIB, 0)),), "type"),
+        (2, A_POD_ENDS[0], (gpu(memory_taken=90), gpu("GPU-1", memory_taken=90)), "uuid"),
+        (2, A_POD_ENDS[1], (gpu(), OF_TYPE), "type"),
+        (1, PlacementWishes(mode="hami-core"), (gpu(memory_taken=90),), "memory"),
+    ],
+)
+def test_what_other_pods_may_free_decides_unless_too_few_gpus_are_left_for_it(
+    dialect, count, wanted, gpus, cause
+):
+    """The largest free amount is that of GPUs which the pod could have."""
+    demand = PodDemand(POD, (ask(20, count=count),), wanted)
+    refused = dialect.choose(demand, CandidateNode("n1", gpus, "hami-core"))
+    assert refused.cause.value == cause
+    excluded = [each.free_bytes for each in gpus if dialect.exclusion(each, wanted) is None]
+    assert refused.free_bytes == max(excluded, default=None)
+
+
+def test_a_node_that_could_be_freed_counts_as_such_beside_gpus_that_never_take_the_pod():
+    """kube-scheduler preempts no pod on a node whose refusal is unresolvable."""
+    sick = UsedGpu(Device("GPU-9", memory_bytes=100 * MIB, slots=10, healthy=False))
+    refused = put(ask(20), sick, sick, gpu(memory_taken=90))
+    assert refused.cause is PlacementReason.MEMORY
+    assert put(ask(20, count=2), sick, sick, gpu(memory_taken=90)).cause in UNRESOLVABLE

@@ -12,8 +12,9 @@ from msgspec import structs
 
 from vgpu.model.allocation import Allocation, Request, Share, physical
 from vgpu.model.names import ContainerKind, Phase
-from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu, sums
+from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, sums
 from vgpu.placement.result import (
+    UNRESOLVABLE,
     Placement,
     PlacementReason,
     PlacementRefusal,
@@ -47,6 +48,10 @@ class PlacementDialect(Protocol):
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """What is placed at once: of each container, or of all together."""
+        ...
+
+    def exclusion(self, gpu: UsedGpu, wishes: PlacementWishes) -> Skip:
+        """Why the pod's own annotations exclude a GPU, whatever is free; None if they do not."""
         ...
 
 
@@ -129,7 +134,9 @@ class SequentialDialect(msgspec.Struct, frozen=True):
             shares.append((share, self.preference(gpu, gpus[position], demand)))
         if len(shares) < request.count:
             reason = self.shortage(bool(shares), skipped)
-            return self.refusal(reason, demand, node, request.container, skipped)
+            refusal = self.refusal(reason, demand, node, request.container, skipped)
+            lasting = sum(why in UNRESOLVABLE for _, why in skipped)
+            return structs.replace(refusal, is_lasting=len(gpus) - lasting < request.count)
         return shares
 
     # ------------------------------------------------------------ what dialects differ in
@@ -178,6 +185,10 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         """The name of the device that the container gets of this GPU, or why it gets none."""
         raise NotImplementedError
 
+    def exclusion(self, gpu: UsedGpu, wishes: PlacementWishes) -> Skip:  # noqa: ARG002
+        """Why the pod's own annotations exclude a GPU: most dialects read none such."""
+        return None
+
     def memory(self, request: Request, gpu: UsedGpu) -> int | None:  # noqa: ARG002
         """Bytes of this GPU that the container gets; None is all."""
         return request.memory_bytes
@@ -216,7 +227,14 @@ class SequentialDialect(msgspec.Struct, frozen=True):
             self.message(reason, demand, node),
             container,
             tuple(skipped),
-            max((gpu.free_bytes for gpu in node.gpus if gpu.is_usable), default=None),
+            max(
+                (
+                    gpu.free_bytes
+                    for gpu in node.gpus
+                    if gpu.is_usable and self.exclusion(gpu, demand.wishes) is None
+                ),
+                default=None,
+            ),
         )
 
 

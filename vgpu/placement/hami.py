@@ -274,11 +274,11 @@ class HamiDialect(VolcanoDialect, frozen=True):
         policies = wishes.gpu_order or (self.gpu_policy,)
         return (*[-_SORT_KEYS[name](gpu, use) for name in policies], -gpu.numa)
 
-    def _flaw(self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes) -> Skip:
+    def exclusion(self, gpu: UsedGpu, wishes: PlacementWishes) -> Skip:
         """The mode that the pod requests, since HAMi looks for the GPU's in it; then Volcano's."""
         if wishes.mode is not None and (gpu.mode or SOFTWARE) not in wishes.mode:
             return PlacementReason.SHARING_MODE
-        return super()._flaw(gpu, request, memory, wishes)
+        return super().exclusion(gpu, wishes)
 
     def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """0: HAMi's score of a node does not depend on the pod."""

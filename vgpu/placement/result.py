@@ -63,6 +63,7 @@ class PlacementReason(Explained):
     RESERVATION_DIFFERS = "reservation_differs", "the scheduler has reserved another GPU"
     # its GPUs, in the order of the checks of one
     UUID = "uuid", "the pod's annotations exclude the GPUs"
+    TYPE = "type", "the pod's annotations exclude the type of the GPUs"
     UNHEALTHY = "unhealthy", "the GPUs are unhealthy"
     CORDONED = "cordoned", "the GPUs are cordoned"
     UNKNOWN_SIZE = "unknown_size", "the memory of the GPUs is unknown"
@@ -72,7 +73,6 @@ class PlacementReason(Explained):
     CORES = "cores", "no GPU has enough free cores"
     EXCLUSIVE = "exclusive", "no GPU is idle"
     EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPUs are reserved"
-    TYPE = "type", "the pod's annotations exclude the type of the GPUs"
     MIG_SLOT = "mig_slot", "no MIG slot that is large enough is free"
     MIG_GEOMETRY = (
         "mig_geometry",
@@ -109,6 +109,12 @@ UNRESOLVABLE: Final = frozenset(
 """Reasons that stay whatever other pods leave the node."""
 
 
+EXCLUDING: Final = frozenset(
+    {PlacementReason.UUID, PlacementReason.TYPE, PlacementReason.SHARING_MODE}
+)
+"""Reasons of nodes and GPUs that the pod's own annotations exclude."""
+
+
 OF_STANDING: Final = frozenset({PlacementReason.OTHER_SCHEDULER, PlacementReason.POD_WITHOUT_GPU})
 """Reasons of nodes that would take the pod without other pods; their message names these."""
 
@@ -124,6 +130,9 @@ OF_QUOTA: Final = frozenset(
 """Reasons of a quota; their message has the limit and its amounts."""
 
 
+_ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
+
+
 class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
     """Why a pod is not placed.
 
@@ -132,7 +141,10 @@ class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
         message: the message of the original scheduler or plugin, which may name pod and node.
         container: which container does not fit; "" if that is no question.
         skipped: each GPU that was skipped for this container, by name, and why.
-        free_bytes: memory of the healthy GPU with the most free memory; None if there is none.
+        free_bytes: memory of the healthy GPU with the most free memory of those that the pod's
+            annotations do not exclude; None if there is none.
+        is_lasting: whether so many GPUs are skipped for :data:`UNRESOLVABLE` reasons that the
+            others are too few for the container, whatever other pods leave them.
     """
 
     reason: PlacementReason
@@ -140,6 +152,7 @@ class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
     container: str = ""
     skipped: tuple[tuple[str, PlacementReason], ...] = ()
     free_bytes: int | None = None
+    is_lasting: bool = False
 
     @classmethod
     def of(cls, reason: PlacementReason) -> Self:
@@ -154,12 +167,17 @@ class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def cause(self) -> PlacementReason:
-        """The reason of most of the skipped GPUs, of equal numbers the later check's."""
+        """The reason of most of the GPUs that decide, of equal numbers the later check's.
+
+        GPUs that the container could have without other pods decide, unless they are too few: then
+        those that it can never have.
+        """
         if not self.skipped:
             return self.reason
-        order = {reason: number for number, reason in enumerate(PlacementReason)}
-        counts = Counter(reason for _, reason in self.skipped)
-        return max(counts, key=lambda reason: (counts[reason], order[reason]))
+        reasons = [reason for _, reason in self.skipped]
+        deciding = [each for each in reasons if (each in UNRESOLVABLE) is self.is_lasting]
+        counts = Counter(deciding or reasons)
+        return max(counts, key=lambda reason: (counts[reason], _ORDER[reason]))
 
 
 class Placement(msgspec.Struct, frozen=True):

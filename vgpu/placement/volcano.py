@@ -212,16 +212,18 @@ class VolcanoDialect(SequentialDialect, frozen=True):
     def _flaw(  # noqa: PLR0911  # one for each check
         self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
     ) -> Skip:
-        """What is wrong with a GPU, first in the scheduler's order.
+        """What is wrong with a GPU: whether the pod's annotations exclude it, then what is free.
+
+        HAMi checks in this order (``device.go:730`` to ``811``), but health before the type.
+        Volcano checks the type last, and names no reason of a GPU. What a person has to correct
+        comes before what other pods may free.
 
         A request of 100 percent is exclusive on a GPU of 100, and not where HAMi has scaled the
         cores. Cores of which a GPU has 0 are not counted (HAMi: ``device.go:800`` and ``806``).
         """
         device, cores = gpu.device, request.cores_milli
-        if (wishes.use_uuids and device.uuid not in wishes.use_uuids) or (
-            device.uuid in wishes.avoid_uuids
-        ):
-            return PlacementReason.UUID
+        if wishes is not NO_WISHES and (excluded := self.exclusion(gpu, wishes)) is not None:
+            return excluded
         if self.rules.skip_unhealthy and not device.healthy:
             return PlacementReason.UNHEALTHY
         if gpu.cordoned:
@@ -240,6 +242,13 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return PlacementReason.EXCLUSIVE
         if cores == 0 and 0 < device.cores_milli <= gpu.cores_milli:
             return PlacementReason.EXCLUSIVELY_USED
+        return None
+
+    def exclusion(self, gpu: UsedGpu, wishes: PlacementWishes) -> Skip:
+        """The UUIDs and types that the pod takes or avoids."""
+        uuid = gpu.device.uuid
+        if (wishes.use_uuids and uuid not in wishes.use_uuids) or uuid in wishes.avoid_uuids:
+            return PlacementReason.UUID
         return None if self._is_of_type(gpu, wishes) else PlacementReason.TYPE
 
     def _is_of_type(self, gpu: UsedGpu, wishes: PlacementWishes) -> bool:

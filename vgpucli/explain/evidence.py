@@ -60,7 +60,6 @@ from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.check_systems import node_errors
 from vgpucli.explain.cluster_objects import ClusterObjects
-from vgpucli.explain.excluded_gpus import with_exclusions
 from vgpucli.explain.free_units import (
     MOST_LISTED,
     nodes_with_units,
@@ -428,7 +427,6 @@ class ClusterEvidence:
         if is_placed:
             return evidence
         answers = _answers(cache, scheme, demand, limited=bool(quota.quota))
-        answers = with_exclusions(scheme, demand, answers)
         fitting = [name for name, _, refusal in answers if refusal is None]
         return structs.replace(
             evidence,

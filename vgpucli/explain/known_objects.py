@@ -17,7 +17,7 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.cluster_views import ViewedNode
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import EXCLUDING, PlacementReason, PlacementRefusal
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.queue_answer import QueueAnswer
 from vgpu.quota.resources import Amounts
@@ -219,7 +219,7 @@ def node_groups(
 ) -> tuple[NodeGroup, ...]:
     """The nodes that take the pod, then the others, the largest group first.
 
-    Nodes without a GPU of the pod's system come last.
+    Nodes that the pod's annotations exclude, and those without a GPU of its system, come last.
 
     A node that has no room is in the group of this reason, also if it is ``closed``.
     """
@@ -265,6 +265,7 @@ def node_groups(
             key=lambda group: (
                 group.reason is not None,
                 group.reason is PlacementReason.NO_GPUS,
+                group.reason in EXCLUDING,
                 -len(group.names),
                 0 if group.reason is None else _ORDER[group.reason],
             ),

@@ -15,7 +15,6 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpucli.explain.excluded_gpus import EXCLUDING, excluded_gpus
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, StepReason, WayStep
 from vgpucli.explain.pod_claims import UNCHECKED
@@ -128,10 +127,8 @@ def _room(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> Exp
     if not fitting:
         numbers = RefusedNodes.of(refused)
         summary = summary_of(numbers)
-        counts = tuple(sorted(summary.counts, key=lambda each: each[0] in EXCLUDING))
-        reasons = tuple(StepReason.of(reason) for reason, _ in counts)
-        text = rejection_text(structs.replace(summary, counts=counts), scheme, demand)
-        texts = tuple(text.split("; "))
+        reasons = tuple(StepReason.of(reason) for reason, _ in summary.counts)
+        texts = tuple(rejection_text(summary, scheme, demand).split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
         step = _with_ending(_of_node(step, evidence), evidence)
         if too_large := _too_large(evidence, scheme, demand):
@@ -223,9 +220,8 @@ def _too_large(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -
         gpu.capacity_bytes
         for _, view, _ in evidence.answers
         if view is not None
-        for excluded in [excluded_gpus(scheme, demand, view.candidate)]
         for gpu in view.candidate.gpus
-        if gpu.device.name not in excluded
+        if scheme.dialect.exclusion(gpu, demand.wishes) is None
     ]
     largest = max(sizes, default=0)
     if not largest or wanted <= largest:
