@@ -281,6 +281,10 @@ class Cause(Explained):
         "spec_missing",
         "the CDI spec of a prepared ResourceClaim is missing, so its containers cannot start",
     )
+    UNREADABLE_REGISTER = (
+        "unreadable_register",
+        "what the node's device plugin has registered of its GPUs cannot be read",
+    )
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"
 

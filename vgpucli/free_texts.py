@@ -2,7 +2,7 @@
 
 from vgpu.inventory import MaybeHeld, NodeView
 from vgpu.ledger import DeviceEntry
-from vgpu.model.folding import MOST_EQUAL
+from vgpu.model.folding import examples_text
 from vgpu.model.names import PodRef
 from vgpu.model.units import count, rounded_size
 from vgpu.placement.node_view import StandingReason
@@ -31,6 +31,4 @@ def _for(pods: list[PodRef]) -> str:
     if not pods:
         return ""
     names = [f"{pod.namespace}/{pod.name or pod.uid}" for pod in pods]
-    more = len(names) - MOST_EQUAL
-    listed = ", ".join(names[:MOST_EQUAL]) + (f" and {more} more" if more > 0 else "")
-    return f" for {'pod' if len(names) == 1 else 'pods'} {listed}"
+    return f" for {'pod' if len(names) == 1 else 'pods'} {examples_text(names)}"

@@ -27,7 +27,9 @@ from reconciler.rules.findings import (
     without_claim_text,
 )
 from reconciler.rules.running_devices import TRUSTED
+from vgpu.kube.errors import one_line
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
+from vgpu.ledger.from_api import registered
 from vgpu.ledger.totals import exceeded
 from vgpu.model.names import Scheme, Source
 from vgpu.model.objects import Pod
@@ -315,7 +317,7 @@ def _evidence(
 
 
 def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
-    """One finding for each unreadable object; its author has to repair it."""
+    """One finding for each unreadable object or register; its author has to repair it."""
     for kind in ObjectKind:
         for malformed in cluster_index.malformed.get(kind, ()):
             ref = malformed.ref
@@ -326,4 +328,16 @@ def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding
                     kind, ref.namespace, ref.name, ref.uid, node=malformed.node or ""
                 ),
                 evidence=(f"it cannot be read: {quoted(malformed.detail)}",),
+            )
+    for name, ledger in sorted(cluster_index.snapshot.ledgers.items()):
+        node = cluster_index.nodes.get(name)
+        if node is None or all(each.pod is not None for each in ledger.malformed):
+            continue
+        unread = registered(node, cluster_index.codecs)[1]
+        if unread:
+            yield Finding(
+                rule=Rule.MALFORMED_OBJECT,
+                cause=Cause.UNREADABLE_REGISTER,
+                object_ref=ObjectRef(ObjectKind.NODE, "", name, node.uid, node=name),
+                evidence=tuple(one_line(each.detail) for each in unread),
             )

@@ -25,7 +25,11 @@ from vgpucli.main import main
 
 ITEMS = [
     with_software(
-        sample.node("a", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": "GPU-1"})
+        sample.node(
+            "a",
+            {"nvidia.com/gpu": 10},
+            {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"},
+        )
     ),
     hami_plugin(config_maps=["hami-device-plugin"]),
     hami_scheduler(config_maps=["hami-scheduler"]),

@@ -39,7 +39,9 @@ BAD = (Severity.ERROR, Severity.WARNING)
 
 def hami_node(name, **software):
     node = sample.node(
-        name, {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": "GPU-1,10,24576,100:"}
+        name,
+        {"nvidia.com/gpu": 10},
+        {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"},
     )
     return with_software(node, **software)
 
@@ -141,7 +143,7 @@ CASES = {
     ),
     "a scheduler of HAMi that counts another resource than the nodes have": (
         (*HAMI[:2], hami_scheduler("--resource-name=nvidia.com/vgpu")),
-        {"resource_renamed"},
+        {"resource_renamed", "names_differ"},
     ),
     "a scheduler of HAMi that names the resource of the nodes": (
         (*HAMI[:2], hami_scheduler("--resource-name=nvidia.com/gpu")),
@@ -165,7 +167,7 @@ CASES = {
                 sample.node(
                     "a",
                     {"nvidia.com/gpu": 10},
-                    {"hami.io/node-nvidia-register": "GPU-1"},
+                    {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"},
                     allocatable={"nvidia.com/gpu": "0"},
                 )
             ),
@@ -179,7 +181,7 @@ CASES = {
                 sample.node(
                     "a",
                     {"nvidia.com/gpu": 10, "aliyun.com/gpu-mem": 20, "aliyun.com/gpu-count": 1},
-                    {"hami.io/node-nvidia-register": "GPU-1"},
+                    {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"},
                 )
             ),
             *HAMI[1:],
@@ -192,7 +194,7 @@ CASES = {
                 sample.node(
                     "a",
                     {"nvidia.com/gpu": 10, "nvidia.com/mig-1g.10gb": 7},
-                    {"hami.io/node-nvidia-register": "GPU-1"},
+                    {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"},
                 ),
                 labels=GPU_ON,
             ),

@@ -25,7 +25,9 @@ PODS = (
     bare_pod("of-a-daemon-set", OURS, owner="DaemonSet"),
     bare_pod("of-a-job", OURS, owner="Job"),
 )
-NODE = sample.node("a", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": "GPU-1"})
+NODE = sample.node(
+    "a", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": "GPU-1,10,24576,100,L40S,0,true:"}
+)
 
 
 def definition(name):

@@ -24,7 +24,14 @@ from vgpu.inventory import Inventory, MaybeHeld, Objects, detect_schemes, invent
 from vgpu.kube.installation import ReportedNode
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
-from vgpu.model.objects import Container, ContainerState, Node, Pod, Status
+from vgpu.model.objects import (
+    Container,
+    ContainerState,
+    MalformedObject,
+    Node,
+    Pod,
+    Status,
+)
 from vgpu.model.resource_claims import (
     AllocatedDevice,
     PublishedDevice,
@@ -172,7 +179,7 @@ def each_error_of_doctor_about_a_node_is_in_its_explanation(known):
         for node in nodes:
             if any(node.name in text for text in found.evidence):
                 explanation = known.explained_node(node.name)
-                assert (found.reason.value, "") in codes(explanation)
+                assert found.reason.value in {code for code, _ in codes(explanation)}
                 assert not is_fine(explanation)
 
 
@@ -370,12 +377,21 @@ def test_a_register_that_cannot_be_read_is_the_cause_in_every_command():
     known = Known.of(Cluster(Objects((unread,), (holds, wants)), NOW))
     ((_, explanation),) = known.nodes()
     registered, *others = explanation.steps
-    assert [reason.code for reason in registered.reasons] == ["unreadable"]
+    assert [reason.code for reason in registered.reasons] == ["unreadable_register", "unreadable"]
+    (finding,) = (each for each in known.findings if each.cause is Cause.UNREADABLE_REGISTER)
+    assert finding.object_ref.name == "n1"
+    assert finding.action is None
+    doctor = cluster_findings(ClusterFacts(NOW, nodes=(ReportedNode(unread),)))
+    (error,) = (each for each in doctor if each.severity is Severity.ERROR)
+    assert error.reason.value == "unreadable_register"
+    assert error.evidence[0].startswith(f"1 node (n1): {register}")
     assert any(register in text for text in registered.evidence)
     assert not any(register in text for step in others for text in step.evidence)
-    assert PlacementReason.UNREADABLE.explanation in explanation.conclusion
+    assert Cause.UNREADABLE_REGISTER.explanation in explanation.conclusion
     assert "device plugin of the node writes this annotation" in explanation.advice
-    assert not is_fine(explain_pod(known.evidence.of_pod(holds)))
+    of_pod = explain_pod(known.evidence.of_pod(holds))
+    assert not is_fine(of_pod)
+    assert "Node n1" in {each.about for step in of_pod.steps for each in step.remarks}
     printed = StringIO()
     show(Console(file=printed, width=80), known.shown, NOW)
     assert "since the register cannot be read of n1" in " ".join(printed.getvalue().split())
@@ -397,3 +413,65 @@ def test_a_container_on_a_node_that_is_not_ready_is_not_known_to_run():
         explanation = explain_pod(known.evidence.of_pod(holds))
         (started,) = (each for each in explanation.steps if each.step is WayStep.STARTED)
         assert started.outcome is outcome
+
+
+def holding(**fields):
+    own = Pod(
+        PodRef("uid", "ns", "holds"),
+        node="n1",
+        annotations=RESERVED["hami"](NOW - HOUR, "n1"),
+        containers=(Container("main", limits("hami", 1, 1)),),
+        phase="Running",
+        statuses=(Status("main", ContainerState.RUNNING),),
+    )
+    return structs.replace(own, **fields)
+
+
+def outcome_of(explanation, way):
+    return next(each.outcome for each in explanation.steps if each.step is way)
+
+
+@pytest.mark.parametrize("deleted_at", [None, NOW - HOUR])
+def test_a_node_that_is_gone_is_the_cause_also_of_a_pod_that_is_being_deleted(deleted_at):
+    """No kubelet ends the pod there, and nobody knows whether its containers still run."""
+    other = structs.replace(NODES["hami"], name="n2")
+    pod = holding(deleted_at=deleted_at)
+    explanation = explain_pod(
+        Known.of(Cluster(Objects((other,), (pod,)), NOW)).evidence.of_pod(pod)
+    )
+    assert outcome_of(explanation, WayStep.STARTED) is ExplainOutcome.NOT_CHECKED
+    assert ExplainReason.NODE_GONE.explanation in explanation.conclusion
+    assert "wait for the kubelet" not in explanation.advice
+
+
+def test_a_node_whose_object_cannot_be_read_is_not_gone():
+    other = structs.replace(NODES["hami"], name="n2")
+    broken = MalformedObject("Node", PodRef("", "", "n1"), "annotations: a number")
+    pod = holding()
+    known = Known.of(Cluster(Objects((other,), (pod,), malformed=(broken,)), NOW))
+    explanation = explain_pod(known.evidence.of_pod(pod))
+    assert ("node_gone", "") not in codes(explanation)
+    assert ("malformed", "malformed_object") in codes(explanation)
+    assert "Node n1" in {each.about for step in explanation.steps for each in step.remarks}
+    printed = StringIO()
+    show(Console(file=printed, width=80), known.shown, NOW)
+    assert "cannot be read" in printed.getvalue()
+    assert "not a node of this cluster" not in printed.getvalue()
+
+
+def test_the_pods_for_which_a_gpu_is_kept_free_are_a_few_names_and_a_count():
+    """In the order of their names, for a node with the first of them in its closing sentence."""
+    pods = [
+        holding(ref=PodRef(f"uid-{9 - each}", "ns", f"kept-{each}"), annotations={}, statuses=())
+        for each in range(5)
+    ]
+    ready = structs.replace(NODES["hami"], ready=True)
+    known = Known.of(Cluster(Objects((ready,), tuple(pods)), NOW))
+    ((view, explanation),) = known.nodes()
+    (entry, *_) = view.ledger.devices
+    assert kept_text(view, entry).endswith("for pods ns/kept-0, ns/kept-1, ns/kept-2 and 2 more")
+    assert "pod ns/kept-0: " in explanation.conclusion
+    assert "and 4 more pods" in explanation.conclusion
+    assert explanation.advice == "vgpu explain pod ns/kept-0 shows what is wrong with it"
+    of_gpu = explain_gpu(known.evidence.of_node(view.node), entry)
+    assert "; Node n1: " in of_gpu.conclusion

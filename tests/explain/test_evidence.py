@@ -140,7 +140,7 @@ def test_a_remark_is_in_the_closing_sentence():
         namespaces=(Namespace("ml", annotations=annotations),),
     )
     remark = explained.steps[1].remarks[0].explanation
-    assert explained.conclusion.endswith(f"; {remark} (step quota)")
+    assert explained.conclusion.endswith(f"; Namespace ml: {remark} (step quota)")
 
 
 # ---------------------------------------------------------------- ResourceClaims

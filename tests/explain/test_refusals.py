@@ -296,3 +296,13 @@ def test_explain_fit_and_the_schedulers_event_name_one_cause(model):
     assert first in explained.conclusion
     assert first in event.partition(";")[0]
     assert all(text in event for text in explained.steps[2].evidence)
+
+
+def test_a_lock_that_is_gone_again_is_waited_for_without_its_pod():
+    message = "binding rejected: node gpu-1 has been locked within 5m0s: node lock contention"
+    explained = explanation(hami(unschedulable=message), hami_node())
+    assert decisive(explained)[2] == ["node_locked"]
+    assert "no annotation of node gpu-1 is a lock any more" in explained.conclusion
+    assert explained.advice == "wait: kube-scheduler tries again"
+    unread = explanation(hami(unschedulable=message.replace("gpu-1", "gpu-9")), hami_node())
+    assert "any more" not in unread.conclusion

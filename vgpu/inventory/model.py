@@ -147,7 +147,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         node, schemes, ledger: the node; its pods may be those that a filter chooses.
-        known: False if only pods name the node.
+        known: False if only pods name the node, or if its object cannot be read (``is_unread``).
         unit_confirmed: False if its data contradicts the unit of memory in force, so that all its
             sizes may be wrong.
         placement: the node as placements find it.
@@ -165,6 +165,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     schemes: tuple[Scheme, ...]
     ledger: Ledger
     known: bool = True
+    is_unread: bool = False
     unit_confirmed: bool = True
     placement: ViewedNode = ViewedNode(PlacementReason.NO_GPUS)
     in_use: Mapping[str, UsedGpu] = {}

@@ -146,6 +146,7 @@ def _views(
     detected: DetectedSchemes,
 ) -> Iterator[NodeView]:
     known = {node.name: node for node in objects.nodes}
+    unread = {each.name for each in objects.malformed if each.kind == NODE_KIND}
     of_nvidia: dict[str, list[Pod]] = {}
     for pod in objects.pods:
         if pod.node and (pod.ref.uid in detected.nvidia or is_on_unknown_gpu(pod)):
@@ -170,6 +171,7 @@ def _views(
                 ordered,
                 ledger,
                 known=name in known,
+                is_unread=name in unread,
                 placement=placement,
                 in_use=placement.in_use,
                 systems=systems,

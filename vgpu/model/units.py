@@ -63,6 +63,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {first}{'' if number == 1 else 's'}{f' {rest}' if rest else ''}"
 
 
+def count_more(number: int, noun: str) -> str:
+    """A number of further things, such as "1 more pod" and "2 more pods"."""
+    return f"{number} more {noun}{'' if number == 1 else 's'}"
+
+
 def percentage(thousandths: int) -> str:
     """Thousandths of a device for people, and exact: in percent."""
     return f"{thousandths / MILLI_PER_PERCENT:.12g} %"

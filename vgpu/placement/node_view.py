@@ -300,7 +300,7 @@ def node_view(
                 *(StandingPod(each.pod, _reason(each), each.named) for each in lacking),
                 *(StandingPod(pod, StandingReason.RESERVED) for pod, _ in reserved),
             ),
-            key=lambda each: each.pod,
+            key=lambda each: (each.pod.namespace, each.pod.name, each.pod.uid),
         )
     )
     return CandidateView(

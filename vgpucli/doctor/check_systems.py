@@ -13,8 +13,10 @@ import msgspec
 
 from vgpu.inventory.nvidia import is_own_unit
 from vgpu.kube.closed_nodes import none_allocatable
+from vgpu.kube.errors import one_line
 from vgpu.kube.installation import ReportedNode
 from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
+from vgpu.ledger.from_api import registered
 from vgpu.model.objects import Node
 from vgpu.model.units import count
 from vgpu.schemes.other_schedulers import OtherScheduler, system_of_resource
@@ -72,6 +74,7 @@ def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield from _missing_components(facts, nodes)
     yield from _versions(facts)
     yield from _allocatable(facts)
+    yield from _unreadable(facts)
 
 
 def _foreign_nodes(facts: ClusterFacts) -> dict[OtherScheduler, list[str]]:
@@ -145,10 +148,24 @@ def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield finding(_SYSTEMS, DoctorReason.NOTHING_ALLOCATABLE, name, evidence)
 
 
+def _unreadable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """Nodes of which a register cannot be read, by what is wrong with it."""
+    codecs = registry().codecs({})
+    nodes: dict[str, list[str]] = {}
+    for reported in facts.gpu_nodes:
+        node = reported.node
+        for unread in registered(node, codecs)[1]:
+            text = one_line(unread.detail).removeprefix(f"node {node.name}: ")
+            nodes.setdefault(text, []).append(node.name)
+    for text, names in nodes.items():
+        evidence = f"{count(len(names), 'node')} ({named(names)}): {text}"
+        yield finding(_SYSTEMS, DoctorReason.UNREADABLE_REGISTER, "", evidence)
+
+
 def node_errors(node: Node, as_of: float) -> tuple[DoctorFinding, ...]:
     """The errors that one node shows by itself."""
     facts = ClusterFacts(as_of, nodes=(ReportedNode(node),))
-    found = (*_allocatable(facts), *_several_systems(facts))
+    found = (*_allocatable(facts), *_several_systems(facts), *_unreadable(facts))
     return tuple(each for each in found if each.severity is Severity.ERROR)
 
 

@@ -123,6 +123,12 @@ class DoctorReason(Explained):
         "nodes have GPUs of a sharing system, and none of them is allocatable",
         "the device plugin of these nodes is down, or all GPUs are unhealthy: look at its log",
     )
+    UNREADABLE_REGISTER = (
+        "unreadable_register",
+        Severity.ERROR,
+        "what the device plugin of a node has registered cannot be read: the node takes no pod",
+        "look at the version and log of the node's device plugin, which writes this annotation",
+    )
     SEVERAL_VERSIONS = (
         "several_versions",
         Severity.WARNING,

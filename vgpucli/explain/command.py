@@ -254,12 +254,12 @@ def _print(evidence: Any, explanation: Any, output: str, notes: Iterable[str] = 
 
 def _missing_node(name: str, evidence: Any) -> click.ClickException:
     """The error for a node that does not exist, or does not any more while it still has pods."""
-    from vgpu.model.units import count  # noqa: PLC0415  # only where it is needed
+    from vgpu.model.units import count_more  # noqa: PLC0415  # only where it is needed
 
     pods: list[str] = evidence.pods_bound_to(name)
     if not pods:
         return _missing(f"no node {name!r}", name, evidence.node_names)
-    first, more = pods[0], f" and {count(len(pods) - 1, 'more pod')}" if pods[1:] else ""
+    first, more = pods[0], f" and {count_more(len(pods) - 1, 'pod')}" if pods[1:] else ""
     return click.ClickException(
         f"there is no node {name!r} any more, and pod {first}{more} with shares of GPUs is still"
         f" bound to it: vgpu explain pod {first}"

@@ -202,7 +202,11 @@ class ClusterEvidence:
                 and each.object_ref.namespace == pod.ref.namespace
             )
             or (each.object_ref.kind is ObjectKind.DEVICE and each.object_ref.name in held)
-            or (each.object_ref.kind is ObjectKind.NODE and not is_running)
+            or (
+                each.object_ref.kind is ObjectKind.NODE
+                and name in ("", each.object_ref.name)
+                and (not is_running or each.rule is Rule.MALFORMED_OBJECT)
+            )
         ]
         evidence = KnownPod(
             pod,
@@ -215,7 +219,9 @@ class ClusterEvidence:
             tuple(nearby),
             observed=observed,
             other=other,
-            node_gone=bool(pod.node and self._nodes) and pod.node not in self._nodes,
+            node_gone=bool(pod.node and self._nodes)
+            and pod.node not in self._nodes
+            and self.malformed_node(pod.node) is None,
             nodes_read=self.cluster.nodes_read,
             unit_bytes=self.schemes.unit_bytes,
             quotas_read=self.cluster.quotas_read
@@ -514,8 +520,9 @@ class ClusterEvidence:
         with_room = [self._nodes[name] for name in sorted(roomy) if name in self._nodes]
         locks = tuple(node_locks(with_room, self.schemes.codecs))
         locked = {name for name, _ in locks[:_MOST_LOCKED]}
-        of_all = node_locks(gpu_nodes, self.schemes.codecs)
+        of_all = tuple(node_locks(gpu_nodes, self.schemes.codecs))
         full_locked = tuple(islice((lock for lock in of_all if lock[0] not in roomy), _MOST_LOCKED))
+        unlocked = {node.name for node in gpu_nodes} - {name for name, _ in of_all}
         named = {*locked, *(node for node, _ in full_locked)}
         standing = {
             each.pod.uid: name
@@ -539,6 +546,7 @@ class ClusterEvidence:
             in_the_way,
             locks=locks,
             full_locked=full_locked,
+            unlocked=frozenset(unlocked),
             findings=tuple(
                 each
                 for each in (self._near.findings(near, frozenset(), frozenset()) if near else ())

@@ -44,6 +44,7 @@ class InTheWay(msgspec.Struct, frozen=True):
         locks: locks of nodes with room, by the name of the node.
         full_locked: locks of nodes without room.
         findings: the reconciler's findings about these nodes, and about pods in the way.
+        unlocked: names of nodes with GPUs of the pod's system that have no lock.
         foreign: pods that are bound elsewhere and reserve GPUs of nodes with room, as sentences.
         missing: requested resources that no node advertises.
         uncounted: requested resources that the scheduler of the pod's system alone counts.
@@ -60,6 +61,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     locks: tuple[tuple[str, NodeLock], ...] = ()
     full_locked: tuple[tuple[str, NodeLock], ...] = ()
     findings: tuple[Finding, ...] = ()
+    unlocked: frozenset[str] = frozenset()
     foreign: tuple[str, ...] = ()
     missing: tuple[MissingResource, ...] = ()
     uncounted: frozenset[str] = frozenset()

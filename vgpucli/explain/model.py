@@ -146,6 +146,11 @@ class StepReason(msgspec.Struct, frozen=True):
     rule: str = ""
     about: str = ""
 
+    @property
+    def text(self) -> str:
+        """The sentence, with the other object in front of it."""
+        return f"{self.about}: {self.explanation}" if self.about else self.explanation
+
     @classmethod
     def of(cls, reason: Explained, rule: str = "") -> "StepReason":
         """The reason with its own sentence."""

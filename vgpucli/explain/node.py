@@ -1,6 +1,6 @@
 """The state of a node, and of one of its GPUs, in steps. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -18,7 +18,8 @@ from vgpu.model.folding import folded_texts
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
 from vgpu.model.taints import KEEPS_OFF
-from vgpu.model.units import count, percentage, rounded_size
+from vgpu.model.units import count, count_more, percentage, rounded_size
+from vgpu.placement.node_view import StandingPod, StandingReason
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.other_schedulers import is_foreign_resource
@@ -96,7 +97,11 @@ def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
     findings = [
         finding for finding in evidence.findings if finding.object_ref.kind is not ObjectKind.DEVICE
     ]
-    return tuple(with_findings(step, findings) for step in steps)
+    return tuple(
+        structs.replace(found, advice=step.advice) if step is steps[0] else found
+        for step in steps
+        for found in (with_findings(step, findings),)
+    )
 
 
 def _system(evidence: KnownNode) -> str:
@@ -321,7 +326,7 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     if view is not None and view.standing_reason is not None:
         texts = (*standing, *unread, *claiming)
         step = _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
-        return _with_repair(step, evidence)
+        return _with_repair(_of_first(step, pods), evidence)
     if unread:
         reason = StepReason.of(PlacementReason.UNREADABLE)
         return _failed(WayStep.RECORDS, reason, *unread, *claiming)
@@ -329,6 +334,17 @@ def _records(evidence: KnownNode) -> ExplainedStep:
         return _not_checked(WayStep.RECORDS, _PODS_IN_DUMP)
     text = f"{count(len(evidence.pods), 'pod')} with devices"
     return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=(text, *claiming))
+
+
+def _of_first(step: ExplainedStep, pods: Sequence[StandingPod]) -> ExplainedStep:
+    """The step with the first of the pods in the way, and how many more there are."""
+    first, *others = pods
+    more = f" and {count_more(len(others), 'pod')}" if others else ""
+    step = structs.replace(step, detail=f"{first.text}{more}")
+    if first.reason is StandingReason.RESERVED:
+        return step
+    named = f"{first.pod.namespace}/{first.pod.name}"
+    return structs.replace(step, advice=f"vgpu explain pod {named} shows what is wrong with it")
 
 
 def _claiming_text(claiming: tuple[str, StepReason]) -> tuple[str, str]:
@@ -382,10 +398,14 @@ def _with_node(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
     """The step of a GPU with the failed steps of its node as remarks."""
     failed = [each for each in _steps(evidence) if each.outcome is ExplainOutcome.FAILED]
     lost = _reasons_of(_lost(evidence))
-    own = ([reason for reason in each.reasons if reason not in lost][:1] for each in failed)
+    node = f"Node {evidence.node.name}"
+    own = (
+        [structs.replace(reason, about=node) for reason in each.reasons if reason not in lost][:1]
+        for each in failed
+    )
     reasons = (
         *chain.from_iterable(own),
-        *(structs.replace(reason, explanation=_HOLDS_A_LOST_GPU) for reason in lost),
+        *(structs.replace(each, explanation=_HOLDS_A_LOST_GPU, about=node) for each in lost),
     )
     return structs.replace(
         step,

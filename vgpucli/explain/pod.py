@@ -10,7 +10,7 @@ from msgspec import structs
 
 from reconciler.reasons import Cause, Rule
 from vgpu.kube.errors import one_line
-from vgpu.ledger import ConflictKind
+from vgpu.ledger import Conflict, ConflictKind
 from vgpu.model.objects import MIRROR, MalformedObject
 from vgpu.model.units import percentage, rounded_size
 from vgpu.placement.result import PlacementRefusal
@@ -92,13 +92,25 @@ def _with_conflicts(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
         for conflict in evidence.conflicts
         if conflict.kind is not ConflictKind.NODE_DIFFERS
     ]
-    reasons = (StepReason.of(conflict.kind) for conflict in conflicts)
+    reasons = (
+        structs.replace(StepReason.of(conflict.kind), about=_about(conflict, evidence))
+        for conflict in conflicts
+    )
     details = (conflict.detail for conflict in conflicts if conflict.detail)
     return structs.replace(
         step,
         remarks=tuple(dict.fromkeys((*step.remarks, *reasons))),
         evidence=(*step.evidence, *details),
     )
+
+
+def _about(conflict: Conflict, evidence: KnownPod) -> str:
+    """The object of a conflict that is not the pod's own; "" of the pod."""
+    if conflict.pod is not None or evidence.ledger is None:
+        return ""
+    if conflict.device:
+        return f"GPU {one_line(conflict.device)}"
+    return f"Node {evidence.ledger.node}"
 
 
 def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:

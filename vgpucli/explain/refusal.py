@@ -107,6 +107,11 @@ def _locked(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | No
         if finding.object_ref.kind is ObjectKind.NODE and finding.object_ref.name in nodes
     ]
     own = StepReason.of(ExplainReason.NODE_LOCKED)
+    if not locks and names <= evidence.in_the_way.unlocked:
+        text = f"no annotation of node {names_text(sorted(names))} is a lock any more"
+        step = ExplainedStep(WayStep.RESERVED, ExplainOutcome.FAILED, (own,), (text,))
+        since, advice = evidence.pod.scheduled_at, "wait: kube-scheduler tries again"
+        return structs.replace(step, since=since, detail=text, advice=advice)
     evidence_texts = (*(text for finding in stale for text in finding.evidence), *texts)
     return ExplainedStep(
         WayStep.RESERVED,

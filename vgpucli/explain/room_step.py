@@ -10,7 +10,7 @@ from reconciler.reasons import Rule
 from scheduler.filter.refusals import RefusedNodes, largest_share, rejection_text, summary_of
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
-from vgpu.model.units import count, rounded_size
+from vgpu.model.units import count, count_more, rounded_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingReason
@@ -202,7 +202,7 @@ def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedS
     detail = "".join((why.reason.explanation, why.detail and f", {why.detail}"))
     if {each.reason for each in closed.values()} == {ClosedReason.NOTHING_ALLOCATABLE}:
         reason, advice, detail = ClosedReason.NOTHING_ALLOCATABLE, None, why.detail
-    more = f" and {count(len(others), 'more node')}" if others else ""
+    more = f" and {count_more(len(others), 'node')}" if others else ""
     step = failed(WayStep.NODES, reason, *texts)
     if not evidence.answers:
         shown = (f"{name}: {each.text}" for name, each in closed.items())

@@ -142,7 +142,9 @@ def reason_of(finding: Finding) -> StepReason:
 
 def _title(finding: Finding) -> str:
     about = finding.object_ref
-    return f"{about.kind} {'/'.join(filter(None, (about.namespace, about.name)))}"
+    is_namespace = about.kind is ObjectKind.NAMESPACE
+    names = (about.name,) if is_namespace else (about.namespace, about.name)
+    return f"{about.kind} {'/'.join(filter(None, names))}"
 
 
 def _first_of(titles: tuple[str, ...]) -> str:

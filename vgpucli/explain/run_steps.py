@@ -44,6 +44,9 @@ _KUBELET_ALLOCATED: Final = (
 _REPORTED_BEFORE: Final = "the node is not ready: this is what its kubelet has reported before"
 """Of a container: nobody knows whether it still runs."""
 
+_REPORTED_LAST: Final = "the node is gone: this is what its kubelet has reported last"
+"""As above."""
+
 
 def admitted_step(evidence: KnownPod) -> ExplainedStep:
     """Whether the kubelet has accepted the pod."""
@@ -134,6 +137,8 @@ def _running(evidence: KnownPod) -> ExplainedStep:
     """The step of a pod whose containers run by the last report of its kubelet."""
     pod = evidence.pod
     text = f"{container_text(pod)} runs"
+    if evidence.node_gone:
+        return not_checked(WayStep.STARTED, "a node that exists", text, _REPORTED_LAST)
     if evidence.node is not None and not evidence.node.ready:
         return not_checked(WayStep.STARTED, "a node that is ready", text, _REPORTED_BEFORE)
     since = [s.started_at for s in pod.statuses if s.started_at is not None]
@@ -160,6 +165,9 @@ def use_step(evidence: KnownPod) -> ExplainedStep:
         due = f"the deletion of the pod is due since {time_text(pod.deleted_at)}"
         left = ", ".join(pod.finalizers)
         more = (f"finalizers that are left: {left}",) if left else ()
+        lost = _lost(evidence, WayStep.USE, (due, *more, *held))
+        if lost is not None:  # no kubelet ends it
+            return lost
         step = waiting(WayStep.USE, ExplainReason.DELETING, due, *more, *held)
         return structs.replace(step, detail=more[0] if more else "")
     if not runs(evidence):

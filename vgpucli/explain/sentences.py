@@ -268,9 +268,7 @@ def _advice(step: ExplainedStep) -> str:
 def _all_passed(explanation: Explanation) -> str:
     use = next((step for step in explanation.steps if step.step is WayStep.USE), None)
     remarked = next((step for step in explanation.steps if step.remarks), None)
-    remark = (
-        "" if remarked is None else f"; {remarked.remarks[0].explanation} (step {remarked.step})"
-    )
+    remark = "" if remarked is None else f"; {remarked.remarks[0].text} (step {remarked.step})"
     unchecked = any(step.outcome is ExplainOutcome.NOT_CHECKED for step in explanation.steps)
     if use is None:
         kind = explanation.kind if explanation.kind == "GPU" else explanation.kind.lower()

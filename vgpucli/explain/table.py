@@ -73,10 +73,7 @@ def _step(
     texts = [*filter(None, (reasons,)), *(() if is_grouped else step.evidence)]
     if step.needs:
         texts.append(f"needs {step.needs}")
-    texts += (
-        f"remark {each.code}: {f'{each.about}: ' if each.about else ''}{each.explanation}"
-        for each in step.remarks
-    )
+    texts += (f"remark {each.code}: {each.text}" for each in step.remarks)
     if not texts:
         texts = (
             [step.step.explanation] if step.outcome is ExplainOutcome.PASSED else ["not reached"]

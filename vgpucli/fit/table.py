@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from vgpu.kube.closed_nodes import ClosedReason
-from vgpu.model.units import count
+from vgpu.model.units import count, count_more
 from vgpucli.fit.model import (
     STATES,
     DefragmentationPlan,
@@ -44,7 +44,7 @@ def table_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator[
         )
         yield from table(rows)
         if len(ordered) > _MOST_LINES:
-            yield f"and {count(len(ordered) - _MOST_LINES, 'more node')} (-o json names all)"
+            yield f"and {count_more(len(ordered) - _MOST_LINES, 'node')} (-o json names all)"
     reasons = [*_exclusions(answer)]
     if answer.rejection:
         reasons.append(answer.rejection)
@@ -175,4 +175,4 @@ def _placed(nodes: Sequence[NodeFit]) -> str:
     """Nodes with their numbers of pods."""
     named = [f"{node.node} ({node.pods})" for node in nodes[:_MOST_LINES]]
     more = len(nodes) - len(named)
-    return ", ".join(named) + (f" and {count(more, 'more node')}" if more else "")
+    return ", ".join(named) + (f" and {count_more(more, 'node')}" if more else "")

@@ -20,7 +20,7 @@ from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.durations import age
 from vgpu.model.objects import Pod
-from vgpu.model.units import count
+from vgpu.model.units import count_more
 from vgpu.program.output import say
 from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree, local_queue_name
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
@@ -292,7 +292,7 @@ def _idle_texts(view: QueuesView) -> Iterator[str]:
         yield f"{name} has reserved {amounts}{since}, and its pods hold nothing"
     more = len(view.idle) - _MOST_IDLE
     if more > 0:
-        yield f"{count(more, 'further workload')} with reserved quota hold nothing"
+        yield f"{count_more(more, 'workload')} with reserved quota hold nothing"
 
 
 def borrowing_text(node: QuotaNode, key: QuotaResource) -> str:

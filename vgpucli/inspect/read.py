@@ -46,7 +46,7 @@ from vgpu.kube.scheduling_objects import (
     scheduling_pods,
 )
 from vgpu.model.names import PodRef
-from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.objects import NODE_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
@@ -155,7 +155,7 @@ def from_files(
         raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
     notes = [f"{ignored} ignored"] if ignored else []
     notes += unknown_names()
-    if not nodes:
+    if not nodes and not any(kind == NODE_KIND for kind, _ in malformed):
         notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
     if not seen:
         notes.append("there are no pods in the dump: all GPUs look free")

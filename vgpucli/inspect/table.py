@@ -284,7 +284,8 @@ class _Table(msgspec.Struct, frozen=True):
         is_beside = len(view.node.name) + 2 + len(text) <= self.text_width
         head += [(f"  {text}", DIM)] if is_beside else []
         if not view.known:
-            head.append(("  not a node of this cluster", BAD))
+            text_of_unknown = "cannot be read" if view.is_unread else "not a node of this cluster"
+            head.append((f"  {text_of_unknown}", BAD))
         elif not view.node.ready:
             head.append(("  NotReady", BAD))
         if not view.unit_confirmed:
