@@ -21,6 +21,7 @@ from vgpu.program.flags import Decorator, composed, env, field
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
+    HOLDS_NAMES,
     HOLDS_REGISTERS,
     VOLCANO_CONFIG,
     ConfiguredNames,
@@ -198,13 +199,16 @@ def settle_by_dumps(
 
     Each content has the dump's name, for errors. Raises SourceError MALFORMED.
     """
-    configs: list[ConfiguredNames] = []
+    by_place: dict[tuple[str, str], ConfiguredNames] = {}
     nodes: list[Node] = []
-    for content, object_name in contents:
-        if any(part in content for part in HOLDS_REGISTERS):
+    has_registers = any(part in content for content, _ in contents for part in HOLDS_REGISTERS)
+    for content, object_name in contents if has_registers else ():
+        if any(part in content for part in HOLDS_NAMES):
             found = names_in_dump(content, object_name)
-            configs += found[0]
+            for each in found[0]:
+                by_place.setdefault((each.system, each.place), each)
             nodes += found[1]
+    configs = list(by_place.values())
     if _is_open(nodes):
         _settle(
             configs,

@@ -81,6 +81,9 @@ class ConfiguredNames(msgspec.Struct, frozen=True):
 HOLDS_REGISTERS: Final = (HAMI.register.encode(), VOLCANO.register.encode())
 """A dump of a cluster with one of these may have resources under other names."""
 
+HOLDS_NAMES: Final = (*HOLDS_REGISTERS, CONFIG_KEY.encode())
+"""What dumps of such a cluster have that shows names."""
+
 
 def configured_names(text: str) -> dict[str, str]:
     """The names in the text of ``device-config.yaml``, by role; {} if it cannot be read."""
