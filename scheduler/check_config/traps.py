@@ -19,6 +19,7 @@ from scheduler.check_config.kube_scheduler_config import (
 from vgpu.kube.quantities import is_extended_resource
 from vgpu.model.reasons import Explained
 from vgpu.placement.dialects import DialectRow, dialect_rows
+from vgpu.schemes.vendors import is_of_other_vendor
 
 LEAST_TIMEOUT: Final = 2.0
 """Minimum ``httpTimeout`` that leaves room for a slow write to the API server, in seconds."""
@@ -30,6 +31,14 @@ class ConfigTrap(Explained):
     UNKNOWN_FIELD = "unknown_field", "kube-scheduler refuses a field that its version does not know"
     PERCENTAGE = "percentage", "kube-scheduler refuses a percentage that is not from 0 to 100"
     NO_EXTENDER = "no_extender", "no extender manages a resource of a sharing system"
+    NO_KNOWN_RESOURCE = (
+        "no_known_resource",
+        (
+            "none of these is a known resource of a sharing system: if they are its resources under"
+            " other names, --hami.resource and the like name them (HAMi's and Volcano's scheduler"
+            " have the names in a ConfigMap, in device-config.yaml)"
+        ),
+    )
     NO_BIND_VERB = (
         "no_bind_verb",
         "without bindVerb kube-scheduler binds the pods itself, and they get no GPU",
@@ -179,12 +188,29 @@ def _accepted(config: KubeSchedulerConfig) -> Iterator[ConfigFinding]:
     extenders = enumerate(config.extenders or ())
     ours = [(number, extender) for number, extender in extenders if _rows(extender)]
     if not ours:
-        yield ConfigFinding(ConfigTrap.NO_EXTENDER, "extenders", is_error=True)
+        yield from _no_extender(config)
         return
     if not _scores_all(config):
         yield ConfigFinding(ConfigTrap.SOME_NODES, "percentageOfNodesToScore")
     for number, extender in ours:
         yield from _of_extender(config, extender, f"extenders[{number}]")
+
+
+def _no_extender(config: KubeSchedulerConfig) -> Iterator[ConfigFinding]:
+    """The finding of a file without an extender of ours: its resources may have other names."""
+    is_open = False
+    for number, extender in enumerate(config.extenders or ()):
+        names = [
+            name
+            for name in extender.managed
+            if is_extended_resource(name) and not is_of_other_vendor(name)
+        ]
+        if names:
+            is_open = True
+            field = f"extenders[{number}].managedResources: {', '.join(names)}"
+            yield ConfigFinding(ConfigTrap.NO_KNOWN_RESOURCE, field, is_error=True)
+    if not is_open:
+        yield ConfigFinding(ConfigTrap.NO_EXTENDER, "extenders", is_error=True)
 
 
 def _rows(extender: ExtenderConfig) -> Sequence[DialectRow]:

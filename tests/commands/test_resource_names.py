@@ -271,7 +271,13 @@ def test_check_config_reads_the_configuration_of_hamis_chart(is_flag):
     vendors = printed.partition("resources of other vendors")[2]
     assert ("nvidia.com/vgpu" in printed.partition("other vendors")[2]) is False
     assert bool(vendors) is is_flag
-    assert ("no_extender" in printed) is not is_flag
+    assert ("no_known_resource" in printed) is not is_flag
+    if not is_flag:
+        names = "nvidia.com/vgpu, nvidia.com/vgpumem, nvidia.com/vgpucores"
+        assert printed.startswith(f"extenders[0].managedResources: {names}, ")
+        assert "--hami.resource and the like name them" in printed
+        assert "cambricon" not in printed
+        assert "no_extender" not in printed
 
 
 # ---------------------------------------------------------------- commands

@@ -20,6 +20,7 @@ from tests.scheduler.scheduler_configs import (
 )
 from vgpu.placement.dialects import dialect_rows
 
+INTELS = "gpu.intel.com/i915"
 GPUMEM = "nvidia.com/gpumem"
 
 
@@ -57,7 +58,13 @@ def test_a_field_without_a_value_is_as_if_it_were_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("config", "trap", "field", "status"),
     [
-        (changed(managedResources=resource("cpu.example/x", False)), "no_extender", "extenders", 1),
+        (changed(managedResources=resource(INTELS, False)), "no_extender", "extenders", 1),
+        (
+            changed(managedResources=resource("cpu.example/x", False) + resource(INTELS)),
+            "no_known_resource",
+            "extenders[0].managedResources: cpu.example/x",
+            1,
+        ),
         (changed(bindVerb=None), "no_bind_verb", "extenders[0].bindVerb", 1),
         (changed(filterVerb=None), "no_filter_verb", "extenders[0].filterVerb", 0),
         (
@@ -188,7 +195,7 @@ def test_a_value_of_the_wrong_type_is_one_line_with_its_field(tmp_path, config):
 
 
 def test_a_file_without_our_extender_is_refused_for_that_of_others(tmp_path):
-    others = changed(managedResources=resource("a.b/gpu"), weight=0)
+    others = changed(managedResources=resource(INTELS), weight=0)
     found, _ = checked(tmp_path, others)
     assert found == {"no_weight": "extenders[0].weight", "no_extender": "extenders"}
 

@@ -14,6 +14,9 @@ from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Sever
 
 _CHECK: Final = DoctorCheck.SCHEDULER
 
+_NO_EXTENDER: Final = frozenset({ConfigTrap.NO_EXTENDER, ConfigTrap.NO_KNOWN_RESOURCE})
+"""What is true of the configuration of any scheduler that places no shares of GPUs."""
+
 _LONGEST_DETAIL: Final = 200
 """Maximum length of a decoder's message, in characters."""
 
@@ -63,7 +66,7 @@ def _of_kube_scheduler(
     yield finding(_CHECK, DoctorReason.CONFIGURED, config.place, KIND)
     ours = any(each.is_ours for each in facts.of_role(ComponentRole.SCHEDULER))
     for trap in traps:
-        if trap.trap is ConfigTrap.NO_EXTENDER and not ours:
+        if trap.trap in _NO_EXTENDER and not ours:
             severity = Severity.INFO  # the configuration of a scheduler for other pods
         elif trap.is_error:
             severity = Severity.ERROR
