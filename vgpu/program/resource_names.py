@@ -7,7 +7,7 @@ until the command ends. A program that runs on finds other names when it starts 
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,18 +28,20 @@ from vgpu.schemes.name_evidence import (
     configured_names,
     has_register,
     may_differ,
+    merged_names,
     names_by_evidence,
     needs_pods,
+    registered_systems,
 )
 from vgpu.schemes.registry import registry, renamed
 from vgpu.schemes.resource_names import (
     ORIGINAL_NAMES,
     NamesSource,
-    ResourceNames,
     SystemNames,
     named_twice,
     roles,
     typed_role,
+    unknown_name,
 )
 
 if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
@@ -129,6 +131,9 @@ resource_flags: Final = composed(nvidia_resource_flag, renamed_resource_flags)
 
 # ---------------------------------------------------------------- other sources
 
+RENAMED_BY_CONFIG: Final = frozenset({"hami", "volcano"})
+"""The systems whose schedulers read names of resources in a ConfigMap."""
+
 
 def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node], *, judges: bool = True) -> bool:
     """Find the names by a cluster; returns whether others than before are in force.
@@ -155,7 +160,9 @@ def settle_by_cluster(cluster: "ApiClient", nodes: Iterable[Node], *, judges: bo
         for page in cluster.pods(keep=Keep.ALL, field_selector=selector):
             yield from (pod for pod in page.objects if pod.node)
 
-    return _settle(configs_of_cluster(cluster), known, with_all_units, pods, judges=judges)
+    systems = registered_systems(known) - _named_by_flags()
+    configs = configs_of_cluster(cluster, systems)
+    return _settle(configs, known, with_all_units, pods, judges=judges)
 
 
 def settle_at_start(kubeconfig: str, context: str, *, judges: bool = True) -> None:
@@ -173,23 +180,44 @@ def settle_at_start(kubeconfig: str, context: str, *, judges: bool = True) -> No
 
 def unknown_names() -> tuple[str, ...]:
     """A note for each system of which only some names are known, or none."""
-    notes = (
-        f"the name of the resource of {_TITLES[system]} is {registry().names[system].count} by"
-        " what its nodes advertise, and the names that they do not advertise are not known: what"
-        f" waiting pods request by them is unknown; --{system}.resource names them"
-        for system in registry().partly_named
+    return (*map(_partly_named, registry().partly_named), *unnamed_notes())
+
+
+def _partly_named(system: str) -> str:
+    title, flag = _TITLES[system], f"--{system}.resource"
+    names = registry().names[system]
+    if registry().sources.get(system) is NamesSource.DIFFERING:
+        open_roles = [
+            typed_role(role)
+            for role in roles(system)
+            if getattr(names, role) == unknown_name(system, role)
+        ]
+        return (
+            f"ConfigMaps of the scheduler of {title} differ in the names of its resources"
+            f" ({', '.join(open_roles)}): what waiting pods request by them is unknown; vgpu doctor"
+            f" has the ConfigMaps, and {flag} names the resources"
+        )
+    return (
+        f"the name of the resource of {title} is {names.count} by what its nodes advertise, and the"
+        " names that they do not advertise are not known: what waiting pods request by them is"
+        f" unknown; {flag} names them"
     )
-    return (*notes, *unnamed_notes())
 
 
 def unnamed_notes() -> tuple[str, ...]:
     """A note for each system of which no name is known."""
     return tuple(
-        f"the names of the resources of {_TITLES[system]} are not known, since neither what its"
-        " nodes advertise nor its pods show them: nothing is judged by what pods request of"
+        f"the names of the resources of {_TITLES[system]} are not known, since"
+        f" {_reason_unnamed(system)}: nothing is judged by what pods request of"
         f" {_TITLES[system]}; --{system}.resource names them (count=NAME)"
         for system in registry().unnamed
     )
+
+
+def _reason_unnamed(system: str) -> str:
+    if registry().sources.get(system) is NamesSource.DIFFERING:
+        return "ConfigMaps of its scheduler differ (vgpu doctor has them)"
+    return "neither what its nodes advertise nor its pods show them"
 
 
 def settle_by_dumps(
@@ -232,15 +260,16 @@ def _settle(
     *,
     judges: bool = True,
 ) -> bool:
-    by_flag = {
-        system for system, source in registry().sources.items() if source is NamesSource.FLAG
-    }
-    configured: dict[str, ResourceNames] = {}
-    for each in configs:  # of two ConfigMaps that differ the first one counts; doctor names both
-        if each.system not in by_flag and each.names:
-            names = registry().names[each.system].renamed(each.names)
-            configured.setdefault(each.system, names)
+    by_flag = _named_by_flags()
+    of_others = (each for each in configs if each.system not in by_flag)
+    configured, differing = merged_names(of_others, registry().names)
     is_other = _put_in_force(configured, NamesSource.CONFIG_MAP)
+    if judges:
+        is_other |= _put_in_force(differing, NamesSource.DIFFERING)
+        configured |= {system: names for system, names in differing.items() if not names.is_unknown}
+    else:
+        for system in differing:
+            log.warning("ConfigMaps differ in names of resources", extra={"scheme": system})
     if not any(may_differ(node, registry().names) for node in nodes):
         return is_other
     all_units = with_all_units()
@@ -255,6 +284,12 @@ def _settle(
     return _put_in_force(unsettled, NamesSource.NODES) or is_other
 
 
+def _named_by_flags() -> frozenset[str]:
+    """The systems that a flag names."""
+    sources = registry().sources.items()
+    return frozenset(system for system, source in sources if source is NamesSource.FLAG)
+
+
 def _put_in_force(names: SystemNames, source: NamesSource) -> bool:
     other = {system: each for system, each in names.items() if each != registry().names[system]}
     if not other or named_twice({**registry().names, **other}):
@@ -263,25 +298,32 @@ def _put_in_force(names: SystemNames, source: NamesSource) -> bool:
     return True
 
 
-def configs_of_cluster(cluster: "ApiClient") -> list[ConfiguredNames]:
-    """The names in the ConfigMaps that may be read. Raises ClusterError."""
+def configs_of_cluster(
+    cluster: "ApiClient", systems: Collection[str] = RENAMED_BY_CONFIG
+) -> list[ConfiguredNames]:
+    """The names in the ConfigMaps of these systems that may be read: one request for each.
+
+    Raises ClusterError.
+    """
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
 
-    configs: list[tuple[str, tuple[str, str]]] = []
-    try:
-        pages = cluster.pages(DEVICE_CONFIGS, label_selector=HAMI_LABEL)
-        configs += (("hami", each) for page in pages for each in page.objects)
-    except ClusterError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
-    try:
+    def of_hami() -> Iterator[tuple[str, str]]:
+        for page in cluster.pages(DEVICE_CONFIGS, label_selector=HAMI_LABEL):
+            yield from page.objects
+
+    def of_volcano() -> Iterator[tuple[str, str]]:
         found = cluster.find(DEVICE_CONFIGS, *VOLCANO_CONFIG)
-        configs += (("volcano", found),) if found else ()
-    except ClusterError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
-    return [
-        ConfiguredNames(system, f"ConfigMap {place}", configured_names(text))
-        for system, (place, text) in configs
-        if text
-    ]
+        yield from (found,) if found else ()
+
+    configs: list[ConfiguredNames] = []
+    for system, read in (("hami", of_hami), ("volcano", of_volcano)):
+        try:
+            configs += (
+                ConfiguredNames(system, f"ConfigMap {place}", configured_names(text))
+                for place, text in (read() if system in systems else ())
+                if text
+            )
+        except ClusterError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+    return configs

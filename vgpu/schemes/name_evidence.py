@@ -107,6 +107,46 @@ def has_register(node: Node) -> bool:
     return any(key_set.register in node.annotations for key_set in (HAMI, VOLCANO))
 
 
+def registered_systems(nodes: Iterable[Node]) -> frozenset[str]:
+    """The systems whose device plugins have registered GPUs and whose resources may be renamed."""
+    return frozenset(
+        key_set.name
+        for node in nodes
+        for key_set in (HAMI, VOLCANO)
+        if key_set.register in node.annotations
+    )
+
+
+def merged_names(
+    configs: Iterable[ConfiguredNames], names: SystemNames
+) -> tuple[dict[str, ResourceNames], dict[str, ResourceNames]]:
+    """The names by all ConfigMaps of a system, and those of systems whose ConfigMaps differ.
+
+    For the names c(r) that some ConfigMap of the system sets for the role r:
+
+        name(r) = the only one of c(r), the name in force if c(r) is empty, else not known
+        no name is known if |c(count)| > 1
+    """
+    values: dict[str, dict[str, set[str]]] = {}
+    for config in configs:
+        for role, name in config.names.items():
+            values.setdefault(config.system, {}).setdefault(role, set()).add(name)
+    agreed: dict[str, ResourceNames] = {}
+    differing: dict[str, ResourceNames] = {}
+    for system, by_role in values.items():
+        open_roles = [role for role, found in by_role.items() if len(found) > 1]
+        settled = {role: min(found) for role, found in by_role.items() if len(found) == 1}
+        if "count" in open_roles:
+            differing[system] = unknown(system)
+        elif open_roles:
+            others = {role: unknown_name(system, role) for role in open_roles}
+            known = structs.replace(names[system].renamed(settled | others), is_partial=True)
+            differing[system] = known
+        else:
+            agreed[system] = names[system].renamed(settled)
+    return agreed, differing
+
+
 def needs_pods(nodes: Iterable[Node], names: SystemNames) -> bool:
     """Whether the names in force may not be those of the nodes, which have all their resources."""
     every = tuple(nodes)
@@ -162,7 +202,9 @@ def names_by_evidence(
             found[key_set.name] = unknown(key_set.name)
         elif others:
             is_partial = len(key_set.id_parts) < len(roles(key_set.name))
-            found[key_set.name] = structs.replace(own.renamed(others), is_partial=is_partial)
+            found[key_set.name] = structs.replace(
+                own.renamed(others), is_partial=is_partial or own.is_partial, is_unknown=False
+            )
     return found
 
 

@@ -67,6 +67,7 @@ class NamesSource(StrEnum):
 
     FLAG = "flag"
     CONFIG_MAP = "ConfigMap of the scheduler"
+    DIFFERING = "ConfigMaps of the scheduler that differ"
     NODES = "what nodes advertise"
 
 

@@ -36,7 +36,7 @@ from vgpu.program.resource_names import (
     settle_by_cluster,
     settle_by_dumps,
 )
-from vgpu.schemes.name_evidence import ConfiguredNames, has_register
+from vgpu.schemes.name_evidence import ConfiguredNames, has_register, registered_systems
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.doctor import DUMPED
 from vgpucli.doctor.access_review import ACCESS_REVIEWS, Right, account_access, service_account_user
@@ -132,7 +132,8 @@ def from_server(
         pages = partial(cluster.pages, kind, namespace=namespace)
         reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
     nothing_read = len(reading.unread) == before + len(_PARTS)
-    reads_names = any(has_register(each.node) for each in reading.parts["nodes"])
+    systems = registered_systems(each.node for each in reading.parts["nodes"])
+    reads_names = bool(systems)
     if reads_names and settle_by_cluster(cluster, [each.node for each in reading.parts["nodes"]]):
         kind, namespace, checks = _PARTS["nodes"]
         pages = partial(cluster.pages, kind, namespace=namespace)
@@ -152,7 +153,7 @@ def from_server(
         reviewed=reviewed,
         denied=tuple(denied),
         nothing_read=nothing_read,
-        named_configs=tuple(configs_of_cluster(cluster)) if reads_names else (),
+        named_configs=tuple(configs_of_cluster(cluster, systems)) if reads_names else (),
         node_units=_with_all_units(cluster) if reads_names else (),
         units=units,
     )
