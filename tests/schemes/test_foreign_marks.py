@@ -102,8 +102,21 @@ def test_a_pod_is_named_and_its_share_is_unknown_in_every_command(run, name):
 def test_hamis_label_alone_shows_no_share(run):
     """The rest of a pod of HAMi: nothing shows what it has."""
     left = sample.pod("left", "gpu-1", labels=HAMI_LABEL)
+    ended = sample.pod("ended", "gpu-1", labels=HAMI_LABEL, state=sample.FINISHED)
+    asking = sample.pod("asking", "gpu-1", {"nvidia.com/gpumem": 1}, labels=HAMI_LABEL)
+    objects = [left, ended, asking, sample.volcano_pod("held", "gpu-1", 1, 4096)]
     explained = run([left], "explain", "pod", "ml/left")
     assert explained.endswith("The pod runs; its share of a GPU is unknown.")
+    note = (
+        "note: pods with marks of a sharing system (hami.io/vgpu-node) and neither an allocation"
+        " nor a request; what they have of a GPU is unknown: ml/left"
+    )
+    for words in ("inspect",), ("inspect", "--by", "namespace"):
+        printed = run(objects, *words)
+        assert printed.partition(note)[2].startswith((" note:", " 1 node", " 0 nodes"))
+    assert json.loads(run(objects, "inspect", "-o", "json"))["notes"][-1] == note.removeprefix(
+        "note: "
+    )
 
 
 def test_devices_of_other_vendors_beside_a_share_do_not_hide_it():

@@ -17,6 +17,7 @@ from vgpu.inventory.free_capacity import (
     free_capacities,
     units_left,
 )
+from vgpu.inventory.marked_pods import marked_note
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import is_on_unknown_gpu, nvidia_devices, on_unknown_gpus
@@ -107,7 +108,12 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         msgspec.structs.replace(view, unit_confirmed=view.node.name not in doubtful)
         for view in views
     )
-    notes = [*_malformed_note(objects.malformed), *schemes.notes, *doubt_notes(doubts)]
+    notes = [
+        *_malformed_note(objects.malformed),
+        *schemes.notes,
+        *doubt_notes(doubts),
+        *marked_note(objects.pods),
+    ]
     probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing)
     capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from scheduler.filter.refusals import quota_lines, request_text
 from vgpu.inventory import WaitingReason
-from vgpu.kube.kept_keys import kept_keys
+from vgpu.inventory.marked_pods import marks_of
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.other_schedulers import system_of_resource
@@ -102,7 +102,7 @@ def _unknown_share(evidence: KnownPod) -> ExplainedStep | None:
     is_asking = demanded.reason is not PlacementReason.NOTHING_REQUESTED
     if is_asking or _observed_request(evidence) or unreadable_texts(evidence):
         return None
-    marks = sorted(filter(kept_keys().is_mark, (*pod.labels, *pod.annotations)))
+    marks = marks_of(pod)
     text = f"{', '.join(marks)}: of a sharing system; the pod's share is unknown"
     needs = "an allocation that can be read"
     return not_checked(WayStep.REQUEST, needs, text) if marks else None

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from vgpu.inventory import Units, detect_schemes
+from vgpu.inventory.marked_pods import marked_note
 from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.names import PodRef
@@ -286,7 +287,8 @@ def groups_of(
     ]
     groups = group_usage(chosen, group_of, quotas, nvidia, measured)
     unasked = (_UNASKED,) if measured is None else ()
-    return groups, (*read.notes, *schemes.notes, *unasked)
+    marked = marked_note(pod for pod in read.objects.pods if scope.has(pod, read.selected))
+    return groups, (*read.notes, *schemes.notes, *marked, *unasked)
 
 
 def team_of(ref: PodRef, marks: Mapping[str, str]) -> str:
