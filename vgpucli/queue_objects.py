@@ -33,7 +33,7 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
     dumps = tuple(dumps)
 
     def of(kind: ApiKind[Any]) -> tuple[Any, ...]:
-        return _once(each for dump in dumps for each in dump.also.get(kind.name, ()))
+        return once(each for dump in dumps for each in dump.also.get(kind.name, ()))
 
     queues, cohorts = of(CLUSTER_QUEUES), of(COHORTS)
     lacking = [kind for kind in (CLUSTER_QUEUES, WORKLOADS, LOCAL_QUEUES) if not of(kind)]
@@ -58,7 +58,7 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
     )
 
 
-def _once(objects: Iterable[Any]) -> tuple[Any, ...]:
+def once(objects: Iterable[Any]) -> tuple[Any, ...]:
     """The objects of a kind, each once: that of the last dump that has it."""
     by_name = {(getattr(each, "namespace", ""), each.name): each for each in objects}
     return tuple(by_name.values())
@@ -72,15 +72,15 @@ def kueue_at(cluster: "ApiClient") -> KueueObjects:
     """
     notes: list[str] = []
     unread: set[str] = set()
-    queues = _listed(cluster, CLUSTER_QUEUES, notes, unread)
+    queues = listed(cluster, CLUSTER_QUEUES, notes, unread)
     if queues is None:
         return KueueObjects()
     kueue = KueueObjects(
         queues,
-        _listed(cluster, LOCAL_QUEUES, notes, unread) or (),
-        _listed(cluster, COHORTS, notes, unread) or (),
-        _listed(cluster, RESOURCE_FLAVORS, notes, unread) or (),
-        _listed(cluster, WORKLOADS, notes, unread) or (),
+        listed(cluster, LOCAL_QUEUES, notes, unread) or (),
+        listed(cluster, COHORTS, notes, unread) or (),
+        listed(cluster, RESOURCE_FLAVORS, notes, unread) or (),
+        listed(cluster, WORKLOADS, notes, unread) or (),
         _config(cluster),
         is_read=bool(queues) or CLUSTER_QUEUES.name not in unread,
         unread=frozenset(unread),
@@ -96,14 +96,18 @@ def _with_config_note(kueue: KueueObjects) -> KueueObjects:
     return msgspec.structs.replace(kueue, notes=(*kueue.notes, note))
 
 
-def _listed(
-    cluster: "ApiClient", kind: ApiKind[_Kept], notes: list[str], unread: set[str]
+def listed(
+    cluster: "ApiClient",
+    kind: ApiKind[_Kept],
+    notes: list[str],
+    unread: set[str],
+    namespace: str = "",
 ) -> tuple[_Kept, ...] | None:
-    """All objects of a kind; None if the server does not have the kind."""
+    """All objects of a kind, or those of a namespace; None if the server does not have the kind."""
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
 
     try:
-        served = cluster.served_pages(kind)
+        served = cluster.served_pages(kind, namespace=namespace)
     except ClusterError as error:
         if error.status is None:
             raise

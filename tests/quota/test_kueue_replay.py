@@ -262,7 +262,7 @@ def test_borrowing_and_a_stopped_queue_are_remarks(tmp_path):
 def test_workloads_that_hold_quota_and_no_gpu_are_remarks(tmp_path):
     dump = written(after("a_job_ends"), tmp_path)
     lines = run("inspect", "--by", "queue", "--from", dump).splitlines()
-    idle = [line.split() for line in lines if line.endswith("its pods hold nothing")]
+    idle = [line.split() for line in lines if "[quota_reserved_idle]" in line]
     assert [(words[2].rpartition("-")[0], words[5]) for words in idle] == [
         ("team-a/job-borrows", "4"),
         ("team-c/job-head", "2"),
@@ -327,7 +327,7 @@ def test_a_dump_without_kueue_has_no_queue(tmp_path):
     objects = after("a_job_ends", without=kinds)
     assert document(objects, tmp_path)["queues"] == []
     text = run("inspect", "--by", "queue", "--from", written(objects, tmp_path))
-    assert text.startswith("No queue of Kueue was read.")
+    assert text.startswith("No queue of Kueue or Volcano was read.")
 
 
 def test_objects_of_the_older_version_are_read_alike(tmp_path):

@@ -342,6 +342,7 @@ def decode_dump(
     *,
     keep: Keep = Keep.SHARING,
     scheduling: bool = False,
+    node_labels: bool = False,
     also: Collection[ApiKind[Any]] = (),
     config_maps: Collection[tuple[str, str]] = (),
 ) -> Dump:
@@ -350,8 +351,9 @@ def decode_dump(
     The output is a ``List`` of mixed kinds, a list of one kind, or one object, as JSON or YAML; or
     several of these, one after another or in a ``List``. Raises SourceError
     MALFORMED for anything else, such as the Status of a refusal, which it quotes. ``scheduling`` is
-    whether to read what kube-scheduler reads of nodes and pods, too; ``also`` are further kinds to
-    read, and ``config_maps`` further ConfigMaps, by namespace and name.
+    whether to read what kube-scheduler reads of nodes and pods, too, and ``node_labels`` whether
+    that of nodes alone; ``also`` are further kinds to read, and ``config_maps`` further ConfigMaps,
+    by namespace and name.
     """
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -378,8 +380,9 @@ def decode_dump(
     named: dict[tuple[str, str], Mapping[str, str]] = {}
     scheduling_nodes: list[SchedulingNode] = []
     placed: list[PlacedPod] = []
-    if scheduling:
+    if scheduling or node_labels:
         lists[NODES.name] = SCHEDULING_NODES, scheduling_nodes
+    if scheduling:
         lists[PODS.name] = scheduling_pods(keep), placed
     unhealthy: dict[str, str] = {}
     total = 0

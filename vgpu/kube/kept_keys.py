@@ -38,8 +38,10 @@ QUEUES: Final = (
     "kueue.x-k8s.io/queue-name",
     "kueue.x-k8s.io/cluster-queue-name",
     "kueue.x-k8s.io/local-queue-name",
+    "kueue.x-k8s.io/managed",
+    "scheduling.volcano.sh/queue-name",
 )
-"""Labels: the queues of a pod, by its user and by Kueue."""
+"""Labels, and of Volcano an annotation: the queues of a pod, by its user and by Kueue."""
 
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
 """An annotation: the Workload of a pod, whatever owns the pod, since Kueue 0.14."""

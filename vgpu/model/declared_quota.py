@@ -27,3 +27,17 @@ class DeclaredQuota(msgspec.Struct, frozen=True):
     nominal: int
     borrowing_limit: int | None = None
     lending_limit: int | None = None
+
+
+class QuotaCeiling(msgspec.Struct, frozen=True):
+    """What a queue of a system whose limits do not add up may have; None is not declared.
+
+    Attributes:
+        most: the limit for the queue and all below it.
+        deserved: what it may take back from others.
+        guaranteed: what nobody else may take.
+    """
+
+    most: int | None = None
+    deserved: int | None = None
+    guaranteed: int | None = None

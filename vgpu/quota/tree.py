@@ -13,6 +13,12 @@ a part of these rules:
     free(n)   = the same minimum of what is left: Σ max(0, kept(b) - drawn(b)) of the nodes below a,
                 + quota(a) + borrowing limit(a) - drawn(a)
 
+The queues of Volcano have ceilings, which neither add up nor lend: what Volcano counts for a queue
+is compared with the ceiling of this queue, and of each queue above it.
+
+    limit(n)  = min over the nodes a from n up to the root: ceiling(a)
+    free(n)   = min over the same nodes: ceiling(a) - used(a)
+
 A queue's *used* is what its system counts, and is never summed. Where the system counts nothing for
 a node, only *drawn* is known, which is computed as the system does. *Held* is what the ledger
 shows: it sums over the tree exactly, since each pod is of one queue.
@@ -26,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
+from vgpu.model.declared_quota import DeclaredQuota, QuotaCeiling, QuotaResource
 from vgpu.quota.resources import Amounts, plus
 
 
@@ -36,6 +42,12 @@ class QuotaLevel(StrEnum):
     COHORT = "Cohort"
     CLUSTER_QUEUE = "ClusterQueue"
     LOCAL_QUEUE = "LocalQueue"
+    QUEUE = "Queue"
+
+    @property
+    def system(self) -> str:
+        """The system that has such objects, for people."""
+        return "Volcano" if self is QuotaLevel.QUEUE else "Kueue"
 
 
 class QuotaName(msgspec.Struct, frozen=True, order=True):
@@ -57,6 +69,7 @@ class QuotaNode(msgspec.Struct, frozen=True):
         name: the object.
         parent: the object above it; None of a root.
         declared: its quotas; a resource that is missing has the quota of its parent alone.
+        ceilings: its limits, of a queue of Volcano.
         used: what its system counts; missing where the system counts nothing.
         borrowed: what of it is more than the nominal quota, by the system.
         held: what its own pods hold by the ledger, in the ledger's units: bytes, thousandths of a
@@ -75,6 +88,7 @@ class QuotaNode(msgspec.Struct, frozen=True):
     driver: Mapping[str, Amounts] | None = None
     waiting: Amounts = {}
     waiting_workloads: int = 0
+    ceilings: Mapping[QuotaResource, QuotaCeiling] = {}
 
 
 class LevelCapacity(msgspec.Struct, frozen=True):
@@ -132,9 +146,9 @@ class QuotaTree:
 
     def resources(self, name: QuotaName) -> tuple[QuotaResource, ...]:
         """The resources that the node, one above it, or one below it has a quota of."""
-        found = {key for node in self.path(name) for key in node.declared}
+        found = {key for node in self.path(name) for key in (*node.declared, *node.ceilings)}
         for node in self._upwards(name):
-            found.update(node.declared, node.used)
+            found.update(node.declared, node.ceilings, node.used)
         return tuple(sorted(found))
 
     # ------------------------------------------------------------ the formulas of the module
@@ -178,6 +192,10 @@ class QuotaTree:
         kept = left = 0
         found = []
         for node in self.path(name):
+            ceiling = node.ceilings.get(key)
+            if ceiling is not None and ceiling.most is not None:
+                room = ceiling.most - node.used.get(key, 0)
+                found.append(LevelCapacity(node.name, ceiling.most, room))
             if self._has_no_quota(node):
                 continue
             quota, drawn = self.quota(node.name, key), self.drawn(node.name, key)
@@ -247,8 +265,8 @@ class QuotaTree:
             stack += [(depth + 1, child) for child in reversed(self.children(node.name))]
 
     def _has_no_quota(self, node: QuotaNode) -> bool:
-        """Whether its quota is that of its parent alone."""
-        return node.name.level is QuotaLevel.LOCAL_QUEUE
+        """Whether nothing is declared that adds up: its quota is its parent's, or a ceiling."""
+        return node.name.level in (QuotaLevel.LOCAL_QUEUE, QuotaLevel.QUEUE)
 
     def _upwards(self, name: QuotaName) -> Iterator[QuotaNode]:
         """The node and all below it, children before their parents."""

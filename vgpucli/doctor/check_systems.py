@@ -22,6 +22,7 @@ from vgpu.model.units import count
 from vgpu.schemes.other_schedulers import OtherScheduler, system_of_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
+from vgpucli.doctor.check_kueue import check_kueue
 from vgpucli.doctor.check_names import check_names
 from vgpucli.doctor.components import (
     GKE,
@@ -188,6 +189,7 @@ def check_settings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     yield from _webhooks(facts)
     yield from _renamed(facts)
     yield from check_names(facts)
+    yield from check_kueue(facts)
 
 
 def _renamed(facts: ClusterFacts) -> Iterator[DoctorFinding]:

@@ -4,9 +4,9 @@
 an image's name counts. Of command lines only the flags of a row are kept.
 
 Names are from the manifests and charts of the projects: HAMi v2.10, volcano-vgpu-device-plugin
-v1.12, Volcano 1.14, gpushare-scheduler-extender and gpushare-device-plugin, gpu-manager,
-gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17, the GPU Operator, and
-container-engine-accelerators 992db812 (``cmd/nvidia_gpu/device-plugin.yaml``).
+v1.12, Volcano 1.14, Kueue 0.17, gpushare-scheduler-extender and gpushare-device-plugin,
+gpu-manager, gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17, the GPU
+Operator, and container-engine-accelerators 992db812 (``cmd/nvidia_gpu/device-plugin.yaml``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,6 +62,7 @@ class ComponentRole(Explained):
     WEBHOOK = "webhook", "webhook"
     DRA_DRIVER = "dra_driver", "DRA driver"
     KUBE_SCHEDULER = "kube_scheduler", "kube-scheduler"
+    QUEUE_MANAGER = "queue_manager", "queue manager"
 
 
 class ComponentRow(msgspec.Struct, frozen=True):
@@ -210,6 +211,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
     ComponentRow("NVIDIA", _ROLE.DRA_DRIVER, ("k8s-dra-driver-gpu", "dra-driver-nvidia-gpu")),
     ComponentRow("NVIDIA", _ROLE.EXPORTER, ("dcgm-exporter",)),
     ComponentRow("", _ROLE.KUBE_SCHEDULER, ("kube-scheduler",)),
+    ComponentRow("Kueue", _ROLE.QUEUE_MANAGER, ("kueue",)),
     _ours(
         _ROLE.DEVICE_PLUGIN,
         "device-plugin",

@@ -16,6 +16,7 @@ from vgpu.kube.installation import (
     Workload,
 )
 from vgpu.model.objects import Node
+from vgpu.quota.kueue_config import KueueConfig
 from vgpu.schemes.name_evidence import ConfiguredNames
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import UnitBytes, names_of, registry
@@ -75,6 +76,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         malformed: names of objects that could not be decoded.
         named_configs: the names of resources in schedulers' ConfigMaps.
         node_units: the nodes with a register, with all extended resources in their capacity.
+        kueue: Kueue's configuration; None if Kueue is not there, or it was not read.
         units: bytes of one unit of memory by the name of the system's row, as the caller has set
             them; a system whose unit is not set has none.
     """
@@ -100,6 +102,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     named_configs: tuple[ConfiguredNames, ...] = ()
     node_units: tuple[Node, ...] = ()
     units: UnitBytes = {}
+    kueue: KueueConfig | None = None
 
     @cached_property
     def components(self) -> tuple[InstalledComponent, ...]:

@@ -198,6 +198,19 @@ class DoctorReason(Explained):
         "repair the component, or delete the webhook configuration until it runs",
     )
 
+    KUEUE_AWAY = (
+        "kueue_away",
+        Severity.ERROR,
+        "no pod of Kueue is ready, and its webhooks refuse every new pod of all namespaces",
+        "repair Kueue, or delete both of its webhook configurations; apply them again once it runs",
+    )
+    KUEUE_COUNTS_ONCE = (
+        "not_transformed",
+        Severity.WARNING,
+        "Kueue counts the memory or cores of HAMi once, whatever the number of GPUs",
+        "add the lines to resources.transformations of Kueue, and quotas of their outputs",
+    )
+
     # units
     UNITS_DIFFER = (
         "units_differ",

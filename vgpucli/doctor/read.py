@@ -4,7 +4,7 @@ A part that cannot be read costs the checks that need it, and no others. Secrets
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -36,6 +36,9 @@ from vgpu.program.resource_names import (
     settle_by_cluster,
     settle_by_dumps,
 )
+from vgpu.quota.kueue_config import CONFIG_MAP as KUEUE_CONFIG_MAP
+from vgpu.quota.kueue_config import KEY as KUEUE_KEY
+from vgpu.quota.kueue_config import KueueConfig, kueue_config
 from vgpu.schemes.name_evidence import ConfiguredNames, has_register, registered_systems
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.doctor import DUMPED
@@ -59,6 +62,8 @@ _Kept = TypeVar("_Kept")
 
 _WITH_CONFIG: Final = frozenset({ComponentRole.KUBE_SCHEDULER, ComponentRole.SCHEDULER})
 """The roles whose ConfigMaps may have a configuration of a scheduler."""
+
+_QUEUE_MANAGER: Final = ComponentRole.QUEUE_MANAGER
 
 _CHECK = DoctorCheck
 _PARTS: Final[dict[str, tuple[ApiKind[Any], str, tuple[DoctorCheck, ...]]]] = {
@@ -156,7 +161,28 @@ def from_server(
         named_configs=tuple(configs_of_cluster(cluster, systems)) if reads_names else (),
         node_units=_with_all_units(cluster) if reads_names else (),
         units=units,
+        kueue=_kueue_at(reading, cluster),
     )
+
+
+def _kueue_at(reading: _Reading, cluster: ApiClient) -> KueueConfig | None:
+    """The configuration in the ConfigMap that Kueue mounts."""
+    managers = [each for each in components(reading.workloads) if each.row.role is _QUEUE_MANAGER]
+    for manager in managers:
+        namespace = manager.workload.namespace
+        for name in manager.workload.config_maps:
+            right = Right("", CONFIG_MAPS.plural, "get", namespace, name)
+            ask = partial(cluster.config_map, namespace, name)
+            data = _tried(reading, (_CHECK.SETTINGS,), f"ConfigMap {namespace}/{name}", ask, right)
+            if data is not None and KUEUE_KEY in data:
+                return kueue_config(data)
+    return None
+
+
+def _kueue_in(name: str, data: Mapping[str, str]) -> KueueConfig | None:
+    """The configuration of Kueue in a ConfigMap of a dump; None if it has none."""
+    is_kueues = name.endswith(KUEUE_CONFIG_MAP) and KUEUE_KEY in data
+    return kueue_config(data) if is_kueues else None
 
 
 def _with_all_units(cluster: ApiClient) -> tuple[Node, ...]:
@@ -350,6 +376,7 @@ def from_dumps(
     reading = _Reading()
     times: list[float] = []
     configs = list(given)
+    kueue: KueueConfig | None = None
     definitions: set[str] | None = None
     kinds = {kind.name: (name, kind, namespace) for name, (kind, namespace, _) in _PARTS.items()}
     kinds |= {kind.name: (name, kind, "") for name, kind in _POLICY_PARTS.items()}
@@ -373,6 +400,7 @@ def from_dumps(
                         ((data, _),) = CONFIG_MAPS.kept(item, path, Keep.ALL)
                         meta = about.metadata
                         configs += _texts(f"ConfigMap {meta.namespace}/{meta.name}", dict(data))
+                        kueue = _kueue_in(meta.name, data) or kueue
                     elif kind_name == BARE_PODS.name:
                         seen.add(kind_name)
                         pods = BARE_PODS.kept(item, path, Keep.ALL)
@@ -396,7 +424,31 @@ def from_dumps(
         node_units=tuple(filter(has_register, node_units)),
         units=units,
         custom_kinds=None if definitions is None else frozenset(definitions),
+        kueue=kueue,
     )
+
+
+INSTALLATION_KINDS: Final = frozenset({"DaemonSet", "Deployment", "ConfigMap"})
+"""The kinds of a dump that show how the sharing systems are installed."""
+
+
+def installed_in_dumps(
+    paths: Sequence[str], kinds: Collection[str], file: ReadDump
+) -> Callable[[], ClusterFacts | None] | None:
+    """How to read the installation from dumps with these ``kinds``; None if they have none of it.
+
+    ``file`` reads one of the paths, again.
+    """
+    if INSTALLATION_KINDS.isdisjoint(kinds):
+        return None
+
+    def read() -> ClusterFacts | None:
+        try:
+            return from_dumps(paths, {}, read=file)
+        except click.ClickException:
+            return None
+
+    return read
 
 
 def _not_a_dump(problem: str) -> click.ClickException:

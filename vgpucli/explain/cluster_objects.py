@@ -9,15 +9,15 @@ from vgpu.inventory import Objects
 from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.model.objects import Namespace, Pod, ResourceQuota
 from vgpu.quota.kueue_tree import KueueObjects
+from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpucli.doctor.facts import ClusterFacts
-from vgpucli.explain.pod_group import GroupOfPod
 
 Installation = Callable[[], ClusterFacts | None]
 """Reads how the sharing systems are installed; None if that cannot be read."""
 
 
-ReadGroup = Callable[[str, str], GroupOfPod]
-"""Reads the PodGroup of a namespace and a name."""
+ReadVolcano = Callable[[str], VolcanoObjects]
+"""Reads Volcano's objects, for a pod of this namespace."""
 
 
 class ClusterObjects(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         claims_read: whether the ResourceClaims were read.
         scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
         installation: reads the components of the sharing systems; None if nothing has them.
-        group: reads a PodGroup and its queue; None if nothing has one.
+        volcano: reads Volcano's PodGroups and queues; None if nothing has them.
         kueue: Kueue's objects, if these were read.
     """
 
@@ -53,7 +53,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     claims_read: bool = False
     scheduling: SchedulingObjects = SchedulingObjects()
     installation: Installation | None = None
-    group: ReadGroup | None = None
+    volcano: ReadVolcano | None = None
     kueue: KueueObjects = KueueObjects()
 
     @property

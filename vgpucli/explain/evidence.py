@@ -22,9 +22,11 @@ from vgpu.inventory.nvidia import (
     on_unknown_gpus,
     plugin_refusal,
 )
+from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.kube.closed_nodes import ClosedNode, closed_to, with_all_allocatable
 from vgpu.kube.installation import ReportedNode
 from vgpu.kube.kueue_kinds import QueuedWorkload
+from vgpu.kube.volcano_kinds import POD_GROUPS
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import Reading, read_pod
@@ -51,10 +53,21 @@ from vgpu.placement.dialects import (
 )
 from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.kueue_config import KueueConfig
 from vgpu.quota.kueue_tree import PodsInQueues, kueue_tree, waits_for_kueue
 from vgpu.quota.queue_answer import QueueAnswer, queue_answer
+from vgpu.quota.quota_units import quota_unit
 from vgpu.quota.tree import QuotaTree
 from vgpu.quota.usage import with_observed
+from vgpu.quota.volcano_answer import holders_texts
+from vgpu.quota.volcano_tree import (
+    PodsOfQueues,
+    VolcanoObjects,
+    group_of,
+    queue_name,
+    requested_once,
+    volcano_tree,
+)
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
@@ -80,7 +93,7 @@ from vgpucli.explain.obstacles import (
     skipped_by_webhook,
 )
 from vgpucli.explain.pod_claims import free_devices, known_claims
-from vgpucli.explain.pod_group import GroupOfPod, group_name
+from vgpucli.explain.pod_group import GroupOfPod
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
@@ -605,13 +618,47 @@ class ClusterEvidence:
 
     def _group(self, pod: Pod) -> GroupOfPod | None:
         """The PodGroup of a pod that waits to be placed."""
-        name = group_name(pod)
+        name = group_of(pod)
         if not name or pod.node or pod.terminal or pod.gated:
             return None
-        read = self.cluster.group
-        namespace = pod.ref.namespace
-        group = GroupOfPod(f"{namespace}/{name}") if read is None else read(namespace, name)
-        return structs.replace(group, requests=self._requests_of(pod))
+        full_name = f"{pod.ref.namespace}/{name}"
+        read = self.cluster.volcano
+        if read is None:
+            return GroupOfPod(full_name)
+        volcano = read(pod.ref.namespace)
+        pods = PodsOfQueues(volcano)
+        once = None
+        if self.cluster.pods_read and POD_GROUPS.name not in volcano.unread:
+            once = requested_once(volcano, self._all_pods)
+        group = GroupOfPod(full_name, pods.group(pod), volcano, self._requests_of(pod), once)
+        if not group.shortages:
+            return group
+        first = group.shortages[0]
+        held = self._held_in(volcano, first.queue, first.resource)
+        return structs.replace(group, holders=tuple(holders_texts(first, held)))
+
+    def _held_in(self, volcano: VolcanoObjects, queue: str, resource: str) -> Mapping[str, int]:
+        """What the PodGroups of a queue, and of those below it, hold of a resource, by name."""
+        of_queues = PodsOfQueues(volcano)
+        tree = volcano_tree(volcano)
+        below = {node.name.name for node in tree.below(queue_name(queue))}
+        own = [pod for pod in self._all_pods if pod.node and of_queues.of(pod) in below]
+        unit = quota_unit(resource, KueueConfig(), self.schemes.unit_bytes)
+        nodes = [self._nodes[name] for name in {pod.node for pod in own} if name in self._nodes]
+        ledgers = {node.name: self.ledger(node.name) for node in nodes} if unit.amount else {}
+        accounts = pod_accounts(nodes, ledgers, own, self.schemes.codecs) if unit.amount else []
+        held: dict[str, int] = {}
+        amounts = [(each.pod, unit.of_ledger(each.held) or 0) for each in accounts if each.phase]
+        if not unit.amount:
+            amounts = [
+                (pod, self._requests_of(pod).get(resource, 0)) for pod in own if not pod.terminal
+            ]
+        for pod, amount in amounts:
+            who = f"PodGroup {pod.ref.namespace}/{group_of(pod)}"
+            if not group_of(pod):
+                who = f"Pod {pod.ref.namespace}/{pod.ref.name}"
+            held[who] = held.get(who, 0) + amount
+        return held
 
     def _requests_of(self, pod: Pod) -> Mapping[str, int]:
         """All that the pod requests; of a pod that was read alone its extended resources."""

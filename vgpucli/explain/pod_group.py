@@ -1,46 +1,40 @@
 """The PodGroup of a pod and its queue: Volcano admits a group before it looks at GPUs. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import cached_property
+from itertools import pairwise
 
 import msgspec
 
-from vgpu.kube.closed_nodes import amount_text
 from vgpu.kube.errors import one_line
-from vgpu.kube.quantities import rounded_up, whole
-from vgpu.kube.scheduling_objects import CPU
-from vgpu.kube.volcano_kinds import PodGroup, Queue
-from vgpu.model.objects import Pod
-from vgpu.placement.volcano import GROUP_NAMES
-from vgpu.schemes.volcano.key_set import VOLCANO
+from vgpu.kube.volcano_kinds import PENDING, QUEUES, PodGroup, Queue
+from vgpu.quota.resources import Amounts
+from vgpu.quota.volcano_answer import QueueRequest, QueueShortage, shortages
+from vgpu.quota.volcano_tree import VolcanoObjects, amounts
 from vgpucli.explain.model import ExplainReason
 
-_OPEN: Final = ("", "Open")
 
-_DEFAULT: Final = "default"
-"""The queue of a PodGroup that names none."""
-
-MILLI: Final = 1000
-"""Requests of CPU are in thousandths."""
-
-_COUNTED_BY_GPU: Final = frozenset({VOLCANO.memory, VOLCANO.cores, VOLCANO.percentage})
-"""Of these ``status.allocated`` has the amounts of all GPUs of a pod since Volcano 1.13, and none
-before it (``addNodeSharableDeviceUsage`` of ``pkg/scheduler/framework/session.go``)."""
-
-_WAITING: Final = ("Pending", "Inqueue")
-"""Phases before the pods of a group are placed."""
-
-
-class GroupOfPod(msgspec.Struct, frozen=True):
+class GroupOfPod(msgspec.Struct, frozen=True, dict=True):
     """What is known of the PodGroup of a pod; None is not read, or missing.
 
-    ``requests`` are those of the pod.
+    Attributes:
+        volcano: the queues, and the scheduler's configuration.
+        requests: what the pod requests.
+        once: what the placed pods of each queue request; None if they were not read.
+        holders: who holds what the first queue that refuses counts, as sentences.
     """
 
     name: str
     group: PodGroup | None = None
-    queue: Queue | None = None
+    volcano: VolcanoObjects = VolcanoObjects()
     requests: Mapping[str, int] = {}
+    once: Mapping[str, Amounts] | None = None
+    holders: tuple[str, ...] = ()
+
+    @property
+    def queue(self) -> Queue | None:
+        """The queue of the group."""
+        return None if self.group is None else self.volcano.queue(self.group.queue_name)
 
     @property
     def texts(self) -> Iterator[str]:
@@ -51,75 +45,88 @@ class GroupOfPod(msgspec.Struct, frozen=True):
         group = self.group
         yield (
             f"PodGroup {self.name}: phase {group.phase or 'unknown'}, {group.running} of at least"
-            f" {group.least} pods run, queue {queue_of(group)}"
+            f" {group.least} pods run, queue {group.queue_name}"
         )
         if group.message:
             yield f"Volcano about PodGroup {self.name}: {one_line(group.message)}"
+        if self.queue is None:
+            is_read = self.volcano.has_queues and QUEUES.name not in self.volcano.unread
+            yield f"Queue {group.queue_name} {'does not exist' if is_read else 'was not read'}"
+            return
+        above = [f"queue {each.name}" for each in self.volcano.path(group.queue_name)[1:]]
+        if above:
+            yield f"above queue {group.queue_name}: {', '.join(above)}"
+        yield self.volcano.scheduler.text
+
+    @cached_property
+    def shortages(self) -> tuple[QueueShortage, ...]:
+        """What the queue and those above it refuse; what is certain comes first.
+
+        What Volcano's own message names is certain.
+        """
+        group = self.group
+        if group is None:
+            return ()
+        request = self._of_group or self.requests
+        found = shortages(QueueRequest(self.volcano, group.queue_name, request, self.once, group))
+        named = [
+            msgspec.structs.replace(each, is_certain=True)
+            for each in found
+            if each.resource in _named_resources(group.message)
+        ]
+        return (*named, *(each for each in found if each.resource not in _names(named)))
+
+    @property
+    def _of_group(self) -> Amounts:
+        """What a group that its queue has not admitted requests, which is compared as a whole."""
+        group = self.group
+        return amounts(group.requests) if group is not None and group.phase == PENDING else {}
 
     def full(self) -> Iterator[str]:
         """Why the queue has no room for the pod, as sentences; what is certain comes first."""
-        queue = self.queue
-        if queue is not None and queue.state not in _OPEN:
+        queue, group = self.queue, self.group
+        if queue is not None and not queue.is_open:
             yield f"queue {queue.name} is {queue.state}"
-        yield from self._exceeded(counted_once=True)
-        yield from self._exceeded(counted_once=False)
-
-    def _exceeded(self, *, counted_once: bool) -> Iterator[str]:
-        """The resources of which the queue allows too little:
-
-            allocated(r) + request(r) > capability(r)
-
-        Volcano compares what a pod requests, and nothing else. A status counts the memory and the
-        cores of each GPU of a pod, the check those of each container once: these sums are not
-        ``counted_once``.
-        """
-        queue = self.queue
-        if queue is None:
-            return
-        for name, amount in sorted(self.requests.items()):
-            most = _amount(name, queue.capability.get(name, ""))
-            used = _amount(name, queue.allocated.get(name, "0"))
-            is_once = name not in _COUNTED_BY_GPU
-            if most is None or used is None or is_once is not counted_once:
-                continue
-            if amount and used + amount > most:
-                shown = [amount_text(name, each) for each in (used, most, amount)]
-                yield (
-                    f"queue {queue.name} has {shown[0]} of {shown[1]} {name} allocated, and the pod"
-                    f" requests {shown[2]}"
-                )
+        who = f"PodGroup {self.name}" if self._of_group else "the pod"
+        yield from (each.text(who) for each in self.shortages)
+        if group is not None and not self.shortages and _named_resources(group.message):
+            names = ", ".join(sorted(_named_resources(group.message)))
+            yield f"Volcano reports too little {names} in queue {group.queue_name}"
 
     def cause(self) -> tuple[ExplainReason, str] | None:
         """Why the group waits, with what shows it; None if nothing that was read does."""
-        waits = self.group is not None and self.group.phase in _WAITING
-        is_closed = self.queue is not None and self.queue.state not in _OPEN
-        if waits or is_closed or any(self._exceeded(counted_once=True)):
+        waits = self.group is not None and self.group.waits
+        is_closed = self.queue is not None and not self.queue.is_open
+        if waits or is_closed or any(each.is_certain for each in self.shortages):
             full = next(self.full(), "")
             if full:
                 return ExplainReason.QUEUE_FULL, full
         return (ExplainReason.POD_GROUP_WAITS, next(self.texts)) if waits else None
 
 
-def _amount(name: str, quantity: str) -> int | None:
-    """A quantity of a queue in the unit of a pod's requests; None if it has none."""
-    return rounded_up(quantity, MILLI) if name == CPU else whole(quantity)
+def _names(found: list[QueueShortage]) -> set[str]:
+    return {each.resource for each in found}
 
 
-def group_name(pod: Pod) -> str:
-    """The name of the pod's PodGroup; "" if it has none."""
-    return next(filter(None, map(pod.annotations.get, GROUP_NAMES)), "") or ""
+_REFUSAL = "queue resource quota insufficient"
+"""How Volcano's message about a queue begins; ``insufficient <resource>`` follows for each."""
 
 
-def queue_of(group: PodGroup) -> str:
-    """The name of the group's queue."""
-    return group.queue or _DEFAULT
+def _named_resources(message: str) -> frozenset[str]:
+    """The resources of which Volcano reports too little in the queue."""
+    _, refused, names = message.partition(_REFUSAL)
+    if not refused:
+        return frozenset()
+    words = names.replace(",", " ").replace(":", " ").split()
+    return frozenset(name for before, name in pairwise(words) if before == "insufficient")
 
 
 def group_advice(group: GroupOfPod, namespace: str) -> str:
     """What shows more of the group and its queue."""
-    queue = "QUEUE" if group.group is None else queue_of(group.group)
+    queue = "QUEUE" if group.group is None else group.group.queue_name
     name = group.name.partition("/")[2]
     return (
         f"kubectl describe podgroup -n {namespace} {name} shows what the group waits for, and"
-        f" kubectl describe queue {queue} what its queue allows and has allocated"
+        f" kubectl describe queue {queue} what its queue allows and has allocated; vgpu inspect"
+        " --by queue shows the tree of the queues"
     )

@@ -1,11 +1,10 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -15,30 +14,24 @@ from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
-from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.documents import Keep
-from vgpu.kube.dump import items_of
 from vgpu.kube.kinds import NODES
-from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS, PodGroup, Queue
 from vgpu.model.objects import Node, Pod
-from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump, reread
 from vgpu.quota.kueue_tree import KueueObjects, waits_for_kueue
+from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
-from vgpucli.doctor.facts import ClusterFacts
-from vgpucli.doctor.read import from_dumps, installed
-from vgpucli.explain.cluster_objects import ClusterObjects, Installation, ReadGroup
-from vgpucli.explain.pod_group import GroupOfPod, queue_of
+from vgpucli.doctor.read import INSTALLATION_KINDS, installed, installed_in_dumps
+from vgpucli.explain.cluster_objects import ClusterObjects
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
     Read,
     from_cluster,
     from_files,
-    if_allowed,
     with_quotas,
 )
 from vgpucli.queue_objects import kueue_at
+from vgpucli.volcano_objects import volcano_at, with_scheduler_of
 
 MOST_NODES: Final = 32
 """Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
@@ -46,9 +39,8 @@ MOST_NODES: Final = 32
 
 def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
-    kinds = (*INSTALLATION_KINDS, *(kind.name for kind in VOLCANO_KINDS))
     file = reread(paths)
-    read = from_files(paths, scheduling=True, queues=True, used=kinds, read=file)
+    read = from_files(paths, scheduling=True, queues=True, used=INSTALLATION_KINDS, read=file)
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -60,68 +52,31 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         pods_read=read.pods_read,
         claims_read=bool(read.objects.resource_claims.resource_claims),
         scheduling=read.scheduling,
-        installation=dumped_installation(paths, read.others, file),
-        group=dumped_groups(paths, read.others, file),
+        installation=installed_in_dumps(paths, read.others, file),
+        volcano=volcano_of_dumps(paths, read, file),
         kueue=read.kueue,
     )
 
 
-INSTALLATION_KINDS: Final = frozenset({"DaemonSet", "Deployment", "ConfigMap"})
-"""The kinds of a dump that show how the sharing systems are installed."""
+def volcano_of_dumps(
+    paths: Sequence[str], read: Read, file: ReadDump
+) -> Callable[[str], VolcanoObjects] | None:
+    """How to read Volcano's objects from dumps; None if they have none.
 
-
-def dumped_installation(
-    paths: Sequence[str], kinds: Collection[str], file: ReadDump
-) -> Installation | None:
-    """How to read the installation from dumps with these ``kinds``; None if they have none of it.
-
-    ``file`` reads one of the paths, again.
+    The configuration of its scheduler is looked for when it is asked for.
     """
-    if INSTALLATION_KINDS.isdisjoint(kinds):
+    if not (read.volcano.has_queues or read.volcano.groups):
         return None
 
-    def read() -> ClusterFacts | None:
-        try:
-            return from_dumps(paths, {}, read=file)
-        except click.ClickException:
-            return None
+    def with_scheduler(_: str) -> VolcanoObjects:
+        return with_scheduler_of(read.volcano, installed_in_dumps(paths, read.others, file))
 
-    return read
+    return with_scheduler
 
 
-def dumped_groups(paths: Sequence[str], kinds: Collection[str], file: ReadDump) -> ReadGroup | None:
-    """How to read a PodGroup and its queue from dumps with these ``kinds``; None as above."""
-    if POD_GROUPS.name not in kinds:
-        return None
-
-    def read(namespace: str, name: str) -> GroupOfPod:
-        found: list[Any] = []
-        by_kind: dict[str, ApiKind[Any]] = {kind.name: kind for kind in VOLCANO_KINDS}
-        for path in paths:
-            content, _ = file(path)
-            for kind_name, about, item in items_of(content, path):
-                kind = by_kind.get(kind_name)
-                if kind is not None and about.api_version in ("", kind.api_version):
-                    with suppress(SourceError):
-                        found += kind.kept(item, path, Keep.ALL)
-        groups = [each for each in found if isinstance(each, PodGroup)]
-        own = [each for each in groups if (each.namespace, each.name) == (namespace, name)]
-        group = next(iter(own), None)
-        queues = {each.name: each for each in found if isinstance(each, Queue)}
-        queue = None if group is None else queues.get(queue_of(group))
-        return GroupOfPod(f"{namespace}/{name}", group, queue)
-
-    return read
-
-
-def group_at(cluster: ApiClient, namespace: str, name: str) -> GroupOfPod:
-    """The PodGroup and its queue at the API server, as far as they may be read."""
-    group, _ = if_allowed(lambda: cluster.find(POD_GROUPS, namespace, name), "the PodGroup")
-    queue = None
-    if group is not None:
-        queue_name = queue_of(group)
-        queue, _ = if_allowed(lambda: cluster.find(QUEUES, "", queue_name), "the Queue")
-    return GroupOfPod(f"{namespace}/{name}", group, queue)
+def volcano_of_group(cluster: ApiClient, namespace: str) -> VolcanoObjects:
+    """Volcano's objects at the API server; those of the namespace if others may not be read."""
+    return with_scheduler_of(volcano_at(cluster, namespace), partial(installed, cluster))
 
 
 def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
@@ -153,7 +108,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         claims_read=claims and not any(UNREAD_CLAIMS in note for note in read.notes),
         scheduling=read.scheduling,
         installation=partial(installed, cluster),
-        group=partial(group_at, cluster),
+        volcano=partial(volcano_of_group, cluster),
         kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
     )
 

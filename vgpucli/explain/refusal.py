@@ -234,7 +234,7 @@ def _by_group(kind: PartKind, reason: ExplainReason) -> _Cause:
         own = full[0] if full and reason is ExplainReason.QUEUE_FULL else step.detail
         return structs.replace(
             step,
-            evidence=(*group.texts, *full, *step.evidence),
+            evidence=(*group.texts, *full, *group.holders, *step.evidence),
             detail=own,
             advice=group_advice(group, evidence.pod.ref.namespace),
         )
@@ -249,7 +249,7 @@ def group_step(evidence: KnownPod) -> ExplainedStep | None:
     if group is None or cause is None:
         return None
     reason, detail = cause
-    texts = (*group.texts, *group.full())
+    texts = (*group.texts, *group.full(), *group.holders)
     step = _failed(evidence, reason, *texts)
     return structs.replace(
         step, detail=detail, advice=group_advice(group, evidence.pod.ref.namespace)

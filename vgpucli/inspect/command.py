@@ -304,7 +304,7 @@ def command(
 
     if is_dump:
         selects = parse_selector(selector) if selector else None
-        read = from_files(files, selects, team, queues=by == "queue")
+        read = _queues_in(files) if by == "queue" else from_files(files, selects, team)
         if node and node not in (names := [each.name for each in read.objects.nodes]):
             raise no_such_node(node, names)
         if legacy:
@@ -314,7 +314,10 @@ def command(
         return
 
     def ask(cluster: "ApiClient") -> Read:
-        return with_groups(from_cluster(cluster, node, selector), cluster, by, team)
+        if by == "queue":
+            return _queues_at(cluster, node)
+        read = from_cluster(cluster, node, selector)
+        return with_groups(read, cluster, by, team)
 
     with connected(kubeconfig, context, request_timeout) as cluster:
         read = ask(cluster)
@@ -327,6 +330,18 @@ def command(
             read = ask(cluster)
             click.clear()
             print_(read)
+
+
+def _queues_in(files: tuple[str, ...]) -> Read:
+    from vgpucli.inspect.queue_read import queues_in_files  # noqa: PLC0415  # only for queues
+
+    return queues_in_files(files)
+
+
+def _queues_at(cluster: "ApiClient", node: str) -> Read:
+    from vgpucli.inspect.queue_read import queues_at  # noqa: PLC0415  # only for queues
+
+    return queues_at(cluster, node)
 
 
 def _with_limits(

@@ -1,6 +1,6 @@
 """``vgpu inspect --by queue``: the tree of quotas that queues have, as a table and a document."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,96 +12,58 @@ from vgpu.kube.kueue_kinds import (
     CLUSTER_QUEUES,
     COHORTS,
     LOCAL_QUEUES,
-    QUOTA_RESERVED,
-    QueuedWorkload,
 )
-from vgpu.kube.quantities import is_extended
+from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
-from vgpu.model.durations import age
-from vgpu.model.objects import Pod
-from vgpu.model.units import count_more
+from vgpu.model.documentation import page
 from vgpu.program.output import say
-from vgpu.quota.kueue_tree import KueueObjects, PodsInQueues, kueue_tree, local_queue_name
+from vgpu.quota.kueue_tree import KueueObjects, kueue_tree
+from vgpu.quota.queue_findings import (
+    FlavorNode,
+    FoundInQueues,
+    QueueEvidence,
+    QueueFinding,
+    flavor_node,
+    queue_findings,
+)
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
+from vgpu.quota.volcano_tree import VolcanoObjects, volcano_nodes
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import MeasuredUse
 from vgpucli.inspect.document import API_VERSION
+from vgpucli.inspect.queue_document import (
+    AmountDocument,
+    QueueDocument,
+    QueueFindingDocument,
+    QueuesDocument,
+    QuotaDocument,
+)
 from vgpucli.inspect.read import Read
+from vgpucli.inspect.volcano_queues import volcano_quotas, volcano_remarks
 from vgpucli.tabwriter import table
 
 
-class AmountDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """One amount; ``value`` is null if it is unknown, or if there is none."""
-
-    value: int | None
-    unit: str
-    source: str
-
-
-class QuotaDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """The amounts of one resource; ``flavor`` is "" where it is unknown, or may be any.
-
-    ``limit`` is the most that the queue can have, ``used`` what its system counts, ``held`` what
-    the ledger shows, ``driver`` what exporters measured.
-    """
-
-    flavor: str
-    resource: str
-    limit: AmountDocument
-    nominal: AmountDocument
-    borrowed: AmountDocument
-    lent: AmountDocument
-    used: AmountDocument
-    held: AmountDocument
-    driver: AmountDocument
-    waiting: AmountDocument
-
-
-class QueueDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """A node of the tree; ``parent`` is "" of a root, ``inactive`` is "" of one that admits."""
-
-    kind: str
-    name: str
-    parent: str
-    depth: int
-    inactive: str
-    waiting_workloads: int
-    quotas: list[QuotaDocument]
-
-
-class QueuesDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole document; a queue follows what is above it."""
-
-    api_version: str
-    kind: str
-    as_of: datetime
-    system: str
-    queues: list[QueueDocument]
-    remarks: list[str]
-    notes: list[str]
-
-
 class QueuesView(msgspec.Struct, frozen=True):
-    """What is shown: the tree, and what names and units need.
-
-    ``idle`` are workloads with reserved quota of GPUs whose pods hold nothing, the longest first;
-    ``unknown`` are resources of quotas that no node has and no transformation makes.
-    """
+    """What is shown: the tree of all systems, what names and units need, and what is wrong."""
 
     kueue: KueueObjects
     tree: QuotaTree
     unit_bytes: UnitBytes
     is_measured: bool = False
-    idle: tuple[QueuedWorkload, ...] = ()
-    unknown: tuple[str, ...] = ()
-    as_of: float = 0.0
+    volcano: VolcanoObjects = VolcanoObjects()
+    findings: tuple[FoundInQueues, ...] = ()
 
     def unit(self, resource: str) -> QuotaUnit:
         """The unit of a resource."""
         return quota_unit(resource, self.kueue.config, self.unit_bytes)
+
+    @property
+    def systems(self) -> list[str]:
+        """The systems of which queues were read."""
+        return sorted({name.level.system for name in self.tree.nodes})
 
 
 def print_queues(
@@ -133,60 +95,39 @@ def queues_view(
     ledgers = cluster_ledgers(nodes, schemes.pods, schemes.codecs, read.objects.unhealthy)
     accounts = pod_accounts(nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
     held = [(each.pod, each.held) for each in accounts if each.phase is not None]
-    if not read.kueue.has_queues:
+    if not (read.kueue.has_queues or read.volcano.has_queues):
         held = []  # labels alone name no limit
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
-    tree = kueue_tree(read.kueue, held, driver)
-    view = QueuesView(read.kueue, tree, unit_bytes, measured is not None, as_of=read.as_of)
-    if read.pods_read:
-        view = msgspec.structs.replace(view, idle=_idle(view, [pod for pod, _ in held]))
-    if nodes and not read.kueue.config.problem:
-        advertised = frozenset(name for node in nodes for name in node.advertised)
-        view = msgspec.structs.replace(view, unknown=_unknown(view, advertised))
-    return view, (*read.notes, *schemes.notes, *read.kueue.notes)
-
-
-def _unknown(view: QueuesView, advertised: Collection[str]) -> tuple[str, ...]:
-    """The extended resources of quotas of which no pod can ever count anything that runs.
-
-    What a scheduler alone counts, such as HAMi's memory, no node advertises either.
-    """
-    names = {key.resource for queue in view.kueue.cluster_queues for key in queue.quotas}
-    made = {name for each in view.kueue.config.transformations.values() for name in each.outputs}
-    return tuple(
-        sorted(
-            name
-            for name in names - made - set(advertised)
-            if is_extended(name) and not view.unit(name).amount
-        )
+    of_kueue = kueue_tree(read.kueue, held if read.kueue.has_queues else (), driver)
+    of_volcano = volcano_nodes(read.volcano, held, driver)
+    evidence = QueueEvidence(
+        read.kueue,
+        read.volcano,
+        tuple(held),
+        read.objects.pods if read.pods_read else None,
+        tuple(_flavor_nodes(read, ledgers.ledgers)),
+        unit_bytes,
+        read.as_of,
     )
+    view = QueuesView(
+        read.kueue,
+        QuotaTree((*of_kueue.nodes.values(), *of_volcano)),
+        unit_bytes,
+        measured is not None,
+        read.volcano,
+        queue_findings(evidence),
+    )
+    notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes)
+    return view, (*notes, *([read.volcano.scheduler.text] if read.volcano.has_queues else ()))
 
 
-def _idle(view: QueuesView, holding: Iterable[Pod]) -> tuple[QueuedWorkload, ...]:
-    """The workloads with quota of resources that the ledger knows, and without a holding.
-
-    A pod that holds something and whose workload is unknown may be of any in its queue.
-    """
-    pods = PodsInQueues(view.kueue)
-    queued = [each for each in map(pods.of, holding) if each is not None]
-    running = {each.workload.uid for each in queued if each.workload is not None}
-    unclear = {each.local_queue for each in queued if each.workload is None}
-    idle = [
-        each
-        for each in view.kueue.workloads
-        if each.admitted_by
-        and not each.has_finished
-        and each.uid not in running
-        and local_queue_name(each.namespace, each.queue) not in unclear
-        and any(view.unit(key.resource).amount for key, amount in each.reserved.items() if amount)
-    ]
-    return tuple(sorted(idle, key=lambda each: (_reserved_at(each), each.namespace, each.name)))
-
-
-def _reserved_at(workload: QueuedWorkload) -> float:
-    condition = workload.conditions.get(QUOTA_RESERVED)
-    return (condition.since if condition is not None else None) or 0.0
+def _flavor_nodes(read: Read, ledgers: Mapping[str, Ledger]) -> Iterator[FlavorNode]:
+    """What the nodes have, if all their labels were read."""
+    for each in read.scheduling.nodes:
+        ledger = ledgers.get(each.node.name)
+        entries = () if ledger is None else ledger.devices
+        yield flavor_node(each, [entry.device for entry in entries if entry.device is not None])
 
 
 def queues_document(
@@ -200,14 +141,22 @@ def queues_document(
         API_VERSION,
         "QuotaTree",
         datetime.fromtimestamp(as_of, UTC),
-        "Kueue" if view.kueue.has_queues else "",
+        ", ".join(view.systems),
         [_queue(view, depth, node) for depth, node in nodes],
+        [
+            QueueFindingDocument(each.reason.value, each.about, each.text, runbook(each.reason))
+            for each in view.findings
+        ],
         [*remarks(view)],
         [*notes],
     )
 
 
-_MOST_IDLE: Final = 5
+def runbook(reason: QueueFinding) -> str:
+    """Where the documentation has what to do about a finding."""
+    address = page("queue-findings")
+    return f"{address}#{reason.value}" if "/" in address else f"{address}, {reason.value}"
+
 
 _COLUMNS: Final = (
     "QUEUE",
@@ -231,21 +180,32 @@ def queues_lines(
     columns = list(_COLUMNS)
     if view.is_measured:
         columns.insert(columns.index("WAITING"), "DRIVER")
-    rows = [tuple(columns)] if nodes else [("No queue of Kueue was read.",)]
+    quotas_of = {node.name: _quotas(view, node) for _, node in nodes}
+    has_guarantees = any(
+        quota.guaranteed.value for quotas in quotas_of.values() for quota in quotas
+    )
+    if has_guarantees:
+        columns.insert(columns.index("BORROWED"), "GUARANTEED")
+    rows = [tuple(columns)] if nodes else [("No queue of Kueue or Volcano was read.",)]
     for depth, node in nodes:
         name = f"{'  ' * depth}{node.name.text}"
-        quotas = _quotas(view, node)
-        rows += [_row(name, quota, measured=view.is_measured) for quota in quotas]
+        quotas = quotas_of[node.name]
+        rows += [
+            _row(name, quota, measured=view.is_measured, guarantees=has_guarantees)
+            for quota in quotas
+        ]
         if not quotas:
             rows.append((name, *["-"] * (len(columns) - 1)))
-    shown = [f"! {remark}" for remark in remarks(view)]
+    codes = {each.text: f" [{each.reason.value}]" for each in view.findings}
+    shown = [f"! {remark}{codes.get(remark, '')}" for remark in remarks(view)]
     return [*table(rows), *shown, *(f"note: {note}" for note in notes)]
 
 
-def _row(name: str, quota: QuotaDocument, *, measured: bool) -> tuple[str, ...]:
+def _row(name: str, quota: QuotaDocument, *, measured: bool, guarantees: bool) -> tuple[str, ...]:
     amounts = [
         quota.limit,
         quota.nominal,
+        *([quota.guaranteed] if guarantees else []),
         quota.borrowed,
         quota.lent,
         quota.used,
@@ -258,7 +218,7 @@ def _row(name: str, quota: QuotaDocument, *, measured: bool) -> tuple[str, ...]:
 
 
 def remarks(view: QueuesView) -> Iterator[str]:
-    """What borrows, what admits nothing, and what does not sum."""
+    """What borrows, what admits nothing, what does not sum, and the findings."""
     tree, kueue = view.tree, view.kueue
     for queue in kueue.cluster_queues:
         node = tree.nodes[QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)]
@@ -276,23 +236,8 @@ def remarks(view: QueuesView) -> Iterator[str]:
             yield f"{name}: its ClusterQueue {local.cluster_queue} does not exist"
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
-    yield from _idle_texts(view)
-    for name in view.unknown:
-        yield f"{name}: a quota names it, no node has it, and no transformation of Kueue makes it"
-
-
-def _idle_texts(view: QueuesView) -> Iterator[str]:
-    """The workloads that have quota and hold nothing, with how long they have it."""
-    for each in view.idle[:_MOST_IDLE]:
-        amounts = ", ".join(
-            f"{amount} {key.text}" for key, amount in sorted(each.reserved.items()) if amount
-        )
-        since = f" for {age(view.as_of - _reserved_at(each))}" if _reserved_at(each) else ""
-        name = f"Workload {each.namespace}/{each.name}"
-        yield f"{name} has reserved {amounts}{since}, and its pods hold nothing"
-    more = len(view.idle) - _MOST_IDLE
-    if more > 0:
-        yield f"{count_more(more, 'workload')} with reserved quota hold nothing"
+    yield from volcano_remarks(view.volcano)
+    yield from (each.text for each in view.findings)
 
 
 def borrowing_text(node: QuotaNode, key: QuotaResource) -> str:
@@ -340,15 +285,20 @@ def _queue(view: QueuesView, depth: int, node: QuotaNode) -> QueueDocument:
     return QueueDocument(
         node.name.level,
         node.name.name,
+        node.name.level.system,
         "" if node.parent is None else node.parent.name,
         depth,
-        _inactive(view.kueue, node.name),
+        _inactive(view, node.name),
         view.tree.waiting_workloads(node.name),
         _quotas(view, node),
     )
 
 
-def _inactive(kueue: KueueObjects, name: QuotaName) -> str:
+def _inactive(view: QueuesView, name: QuotaName) -> str:
+    kueue = view.kueue
+    if name.level is QuotaLevel.QUEUE:
+        queue = view.volcano.queue(name.name)
+        return "" if queue is None or queue.is_open else queue.state
     if name.level is QuotaLevel.CLUSTER_QUEUE:
         return next((each.inactive for each in kueue.cluster_queues if each.name == name.name), "")
     if name.level is QuotaLevel.LOCAL_QUEUE:
@@ -372,6 +322,8 @@ def _quotas(view: QueuesView, node: QuotaNode) -> list[QuotaDocument]:
     without one. So does what pods hold without a flavor that is known.
     """
     tree, name = view.tree, node.name
+    if name.level is QuotaLevel.QUEUE:
+        return volcano_quotas(tree, node, view.volcano, view.unit, is_measured=view.is_measured)
     keys = [*tree.resources(name)]
     waiting = {each: amount for each, amount in tree.waiting(name).items() if amount}
     resources = {key.resource for key in keys}
@@ -442,4 +394,5 @@ def _quota(
             "exporters" if view.is_measured else "no exporter was asked",
         ),
         amount(waiting, "Workloads without reserved quota"),
+        amount(None, "Kueue guarantees by nominal quotas that are not lent"),
     )

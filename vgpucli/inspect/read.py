@@ -45,6 +45,7 @@ from vgpu.kube.scheduling_objects import (
     SchedulingObjects,
     scheduling_pods,
 )
+from vgpu.kube.volcano_kinds import VOLCANO_KINDS
 from vgpu.model.names import PodRef
 from vgpu.model.objects import NODE_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
@@ -54,8 +55,10 @@ from vgpu.program.kube_flags import ReadDump, not_a_dump, read_dump
 from vgpu.program.resource_names import settle_by_cluster, settle_by_dumps, unknown_names
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import has_gpu_admission
+from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.registry import registry
-from vgpucli.queue_objects import KUEUE_CONFIG, kueue_at, kueue_in_dumps
+from vgpucli.queue_objects import KUEUE_CONFIG, kueue_in_dumps
+from vgpucli.volcano_objects import volcano_in_dumps
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
@@ -72,7 +75,7 @@ class Read(msgspec.Struct, frozen=True):
     the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
     dump without a pod. ``scheduling`` is what kube-scheduler reads of all nodes and pods, if that
     was asked for. ``others`` are the kinds of a dump that are not read. ``kueue`` are Kueue's
-    objects, if these were asked for.
+    objects, and ``volcano`` Volcano's, if these were asked for.
     """
 
     objects: Objects
@@ -89,6 +92,7 @@ class Read(msgspec.Struct, frozen=True):
     scheduling: SchedulingObjects = SchedulingObjects()
     others: frozenset[str] = frozenset()
     kueue: KueueObjects = KueueObjects()
+    volcano: VolcanoObjects = VolcanoObjects()
 
 
 def from_files(
@@ -105,8 +109,8 @@ def from_files(
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
 
     ``labels`` are read with ``selects`` or ``budgets`` only, ``scheduling`` with this flag, and
-    Kueue's objects with ``queues``. ``used`` are kinds that the caller reads by itself, and
-    ``read`` reads a file.
+    objects of Kueue and Volcano with ``queues``. ``used`` are kinds that the caller reads by
+    itself, and ``read`` reads a file.
     """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
@@ -128,7 +132,8 @@ def from_files(
                 path,
                 keep=Keep.RESOURCE_CLAIMS,
                 scheduling=scheduling,
-                also=KUEUE_KINDS if queues else (),
+                node_labels=queues,
+                also=(*KUEUE_KINDS, *VOLCANO_KINDS) if queues else (),
                 config_maps=(KUEUE_CONFIG,) if queues else (),
             )
         except SourceError as error:
@@ -190,6 +195,7 @@ def from_files(
         scheduling=_merged(dump.scheduling for dump in dumps),
         others=frozenset(others),
         kueue=kueue_in_dumps(dumps),
+        volcano=volcano_in_dumps(dumps),
     )
 
 
@@ -221,12 +227,14 @@ def from_cluster(
     for_placement: bool = False,
     reads_resource_claims: bool = True,
     scheduling: bool = False,
+    node_labels: bool = False,
 ) -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
     Without ``reads_resource_claims`` no ResourceClaims are read either. With ``scheduling`` what
-    kube-scheduler reads of all nodes and pods is read, too: of the same lists.
+    kube-scheduler reads of all nodes and pods is read, too: of the same lists; with ``node_labels``
+    that of the nodes alone.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -234,9 +242,10 @@ def from_cluster(
 
     as_of = time.time()
     malformed: list[MalformedObject] = []
-    nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=scheduling)
+    of_nodes = scheduling or node_labels
+    nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=of_nodes)
     if settle_by_cluster(cluster, nodes):
-        nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=scheduling)
+        nodes, scheduling_nodes, bad = _read_nodes(cluster, node, scheduling=of_nodes)
     malformed += bad
     notes: list[str] = [*unknown_names()]
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
@@ -245,7 +254,8 @@ def from_cluster(
         ((), ()) if unread else _resource_claims(cluster, notes, malformed)
     )
     keep = Keep.RESOURCE_CLAIMS if listed_resource_claims else Keep.SHARING
-    pods, placed, bad = _listed_pods(cluster, node, keep, scheduling=bool(scheduling_nodes))
+    of_pods = scheduling and bool(scheduling_nodes)
+    pods, placed, bad = _listed_pods(cluster, node, keep, scheduling=of_pods)
     malformed += bad
     share_pages: list[ObjectPage[Pod]] = []
     try:
@@ -412,15 +422,7 @@ def with_groups(read: Read, cluster: "ApiClient", by: str | None, team_key: str)
     """The same with what the groups of ``--by`` need. Raises ClusterError and SourceError."""
     if by == "namespace":
         return with_quotas(read, cluster)
-    if by == "queue":
-        return with_kueue(read, cluster)
     return with_teams(read, cluster, team_key) if team_key else read
-
-
-def with_kueue(read: Read, cluster: "ApiClient") -> Read:
-    """The same with Kueue's objects. Raises ClusterError if the API server cannot be reached."""
-    kueue = kueue_at(cluster)
-    return msgspec.structs.replace(read, kueue=kueue)
 
 
 def with_budgets(read: Read, cluster: "ApiClient") -> Read:
