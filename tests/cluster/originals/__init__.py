@@ -11,8 +11,9 @@ module of its own beside this file, built when a test asks for it.
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
 import yaml
@@ -65,15 +66,21 @@ CONFIGURATION: Final = {
 class VolcanoScheduler:
     """vc-scheduler at a control plane while the block lasts; ``node`` is the one with GPUs."""
 
-    def __init__(self, cluster: Cluster, node: str, folder: Path) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        folder: Path,
+        configuration: Mapping[str, Any] = CONFIGURATION,
+    ) -> None:
         self._client, self._node, self._folder = cluster.client, f"/api/v1/nodes/{node}", folder
         address = f"{cluster.workplace.address}:{cluster.workplace.port()}"
-        (configuration := folder / "volcano.yaml").write_text(yaml.safe_dump(CONFIGURATION))
+        (file := folder / "volcano.yaml").write_text(yaml.safe_dump(dict(configuration)))
         self._command = [
             *_with_service_account(cluster, folder / "account"),
             ensure(PROGRAM, build=True, recipes=RECIPES[:1]).path(PROGRAM),
             f"--kubeconfig={self._client.kubeconfig}",
-            f"--scheduler-conf={configuration}",
+            f"--scheduler-conf={file}",
             f"--scheduler-name={NAME}",
             f"--listen-address={address}",
             "--leader-elect=false",
