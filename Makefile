@@ -168,7 +168,7 @@ dashboards: $(VENV)/.dev ## Take the pictures of the dashboards again (six minut
 bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
 	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" \
 	  "exporter.py --sizes 80 --no-peer --scheme nvidia" freshness.py storage.py decode.py ledger.py \
-	  inspection.py explain.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py \
+	  inspection.py queues.py explain.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py \
 	  "fragmentation.py --by-rule" fit.py tokens.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 

@@ -14,7 +14,7 @@ from reconciler.observe.cluster import cluster_view
 from reconciler.observe.owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes, with_resource_claims
 from vgpu.kube.documents import Keep
-from vgpu.kube.dump import decode_dump, ignored_text, is_cut, nothing_in_it
+from vgpu.kube.dump import DumpItems, decode_dump, ignored_text, is_cut, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
@@ -34,8 +34,9 @@ class DumpObserver:
 
     def view(self, now: float) -> ClusterView:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
-        settle_by_dumps([(self._content, self._object_name)])
-        dump = decode_dump(self._content, self._object_name, keep=Keep.ALL)
+        items = DumpItems.of(self._content, self._object_name)
+        settle_by_dumps([(items, self._object_name)])
+        dump = decode_dump(items, self._object_name, keep=Keep.ALL)
         ignored = ignored_text(dump.others)
         if dump.is_foreign:
             raise SourceError(Reason.MALFORMED, self._object_name, nothing_in_it(ignored))

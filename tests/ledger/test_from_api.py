@@ -1,6 +1,8 @@
 """Pods as the API server has them, in the four languages, as statements and requests."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, pod, ref
 from vgpu.ledger import Statement, merge
@@ -9,10 +11,12 @@ from vgpu.model.allocation import Share
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.model.objects import SHARE_POD, Container, ContainerState, Status
 from vgpu.model.units import GIB, MIB
+from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.counted_claims import ClaimProblem, counted_claim
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
-from vgpu.schemes.volcano.codec import Volcano
+from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 CODECS = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())
 UUID = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -186,3 +190,44 @@ def test_other_gpus_of_the_same_pod_do_not_get_mixed_up():
     two_gpus = pod("u1", containers=VOLCANO.containers, annotations=both)
     (statement,) = read_pod(two_gpus, CODECS).statements
     assert statement.shares == (Share(A, 10240 * MIB, 500), Share(B, 10 * MIB, 0))
+
+
+SYSTEMS = (*CODECS, Volcano(HAMI))
+TEXTS = {
+    **{key: text for each in (GPUSHARE, VOLCANO, GAIA) for key, text in each.annotations.items()},
+    "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,50:;",
+    "volcano.sh/gpu-index": "0",
+}
+RESOURCES = (
+    *("volcano.sh/vgpu-number", "volcano.sh/vgpu-cores", "volcano.sh/gpu-memory", "nvidia.com/gpu"),
+    *("nvidia.com/gpumem", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "tencent.com/vcuda-core"),
+    "example.com/gpu",
+)
+
+
+@given(
+    keys=st.sets(st.sampled_from(sorted(TEXTS)), max_size=3),
+    limits=st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 2), max_size=2),
+    advertised=st.none() | st.sets(st.sampled_from(RESOURCES), max_size=3),
+    node=st.sampled_from([NODE, ""]),
+    codec=st.sampled_from(SYSTEMS),
+)
+def test_all_that_counts_of_a_pod_in_a_system_is_read(keys, limits, advertised, node, codec):
+    """Systems that a pod has nothing of are left out early: nothing of it may count there."""
+    asking = pod(
+        "u1",
+        node=node,
+        containers=(Container("main", limits),),
+        annotations={key: TEXTS[key] for key in keys},
+    )
+    counted = counted_claim(asking, codec, advertised=advertised, resolves_defaults=False)
+    reading = read_pod(asking, [codec], advertised)
+    try:
+        codec.requests(asking)
+    except ClaimError:
+        assert reading.malformed
+        return
+    if counted.detail:
+        assert reading.malformed
+    if counted.problem is not ClaimProblem.OTHER_NODE:
+        assert reading.claims == ((counted.claim,) if counted.claim is not None else ())

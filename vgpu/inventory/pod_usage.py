@@ -92,7 +92,12 @@ def pod_accounts(
 
 def requested_amounts(pod: Pod, codecs: Sequence[SchemeCodec]) -> Amounts:
     """What the pod requests, without memory that it leaves to the size of the GPU."""
-    return plus(*(usage_of_requests({}, _requests(pod, codec), "").total for codec in codecs))
+    return _amounts(each for codec in codecs if (each := _requests(pod, codec)))
+
+
+def _amounts(requests: Iterable[Sequence[Request]]) -> Amounts:
+    """What these requests come to; each part is those of one system."""
+    return plus(*(usage_of_requests({}, each, "").total for each in requests))
 
 
 def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsage]:
@@ -142,10 +147,11 @@ def _account(
 ) -> PodAccount:
     """The account of a pod; ``unplaced`` is what it requests of GPUs that are not known."""
     unknown, unknown_gpus = unplaced
-    units = pod.requested_units()
-    requested = requested_amounts(pod, codecs)
+    requests = [each for codec in codecs if (each := _requests(pod, codec))]
+    requested = _amounts(requests)
     if not holdings and not unknown:
         return PodAccount(pod, requested)
+    units = pod.requested_units()
     parts = [
         usage_of_shares(
             units if number == 0 else {},
@@ -158,12 +164,7 @@ def _account(
     if unknown:
         model = node_model(nodes.get(pod.node))
         parts.append(usage_of_shares({} if parts else units, unknown, unknown_gpus, model))
-    usage = PodUsage(
-        {
-            model: plus(*(part.by_model.get(model, {}) for part in parts))
-            for model in dict.fromkeys(model for part in parts for model in part.by_model)
-        }
-    )
+    usage = parts[0] if len(parts) == 1 else _sum(parts)
     phases = {
         holding.phase
         for on_node in holdings.values()
@@ -171,10 +172,16 @@ def _account(
         for holding in of_pod
     }
     phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.ASSUMED
-    total = usage.total
-    if any(request.memory_bytes is None for codec in codecs for request in _requests(pod, codec)):
-        requested = {**requested, MEMORY: max(requested.get(MEMORY, 0), total.get(MEMORY, 0))}
+    if any(request.memory_bytes is None for each in requests for request in each):
+        requested = {**requested, MEMORY: max(requested.get(MEMORY, 0), usage.total.get(MEMORY, 0))}
     return PodAccount(pod, requested, usage, phase)
+
+
+def _sum(parts: Sequence[PodUsage]) -> PodUsage:
+    models = dict.fromkeys(model for part in parts for model in part.by_model)
+    return PodUsage(
+        {model: plus(*(part.by_model.get(model, {}) for part in parts)) for model in models}
+    )
 
 
 def _at_peak(device: Device | None, holdings: Sequence[Holding]) -> Iterable[Share]:

@@ -118,6 +118,23 @@ class Dump(msgspec.Struct, frozen=True):
         return not (used or also) and CONFIG_MAPS.name not in self.others
 
 
+class DumpItems(msgspec.Struct, frozen=True):
+    """A dump whose objects have been found, to be read several times.
+
+    Attributes:
+        content: the bytes of the dump.
+        items: its objects, each with its kind and its name.
+    """
+
+    content: bytes
+    items: tuple[tuple[str, wire.AnyObject, Content], ...]
+
+    @classmethod
+    def of(cls, content: bytes, object_name: str) -> "DumpItems":
+        """The objects of a dump. Raises SourceError as :func:`decode_dump`."""
+        return cls(content, tuple(items_of(content, object_name)))
+
+
 class _LabelledMeta(msgspec.Struct, frozen=True):
     uid: str = ""
     name: str = ""
@@ -133,7 +150,9 @@ class _Labelled(msgspec.Struct, frozen=True):
 _LABELLED: Final = msgspec.json.Decoder(_Labelled)
 
 
-def labels_in_dump(content: bytes, object_name: str = "dump") -> Mapping[str, Mapping[str, str]]:
+def labels_in_dump(
+    content: bytes | DumpItems, object_name: str = "dump"
+) -> Mapping[str, Mapping[str, str]]:
     """All labels of the dump's objects by UID; unreadable objects have none.
 
     Raises SourceError MALFORMED.
@@ -141,7 +160,9 @@ def labels_in_dump(content: bytes, object_name: str = "dump") -> Mapping[str, Ma
     return {meta.uid: meta.labels or {} for meta in _labelled(content, object_name)}
 
 
-def marks_in_dump(content: bytes, key: str, object_name: str = "dump") -> Mapping[str, str]:
+def marks_in_dump(
+    content: bytes | DumpItems, key: str, object_name: str = "dump"
+) -> Mapping[str, str]:
     """The label of this key, else the annotation, of the dump's objects that have one.
 
     Objects are ``<namespace>/<name>``; a Namespace is ``/<name>``. Raises SourceError MALFORMED.
@@ -154,7 +175,7 @@ def marks_in_dump(content: bytes, key: str, object_name: str = "dump") -> Mappin
     return marks
 
 
-def _labelled(content: bytes, object_name: str) -> Iterator[_LabelledMeta]:
+def _labelled(content: bytes | DumpItems, object_name: str) -> Iterator[_LabelledMeta]:
     """The metadata of all readable objects. Raises SourceError MALFORMED."""
     for _, _, item in items_of(content, object_name):
         try:
@@ -187,13 +208,16 @@ def _plural(kind: str, count: int) -> str:
 
 
 def items_of(
-    content: bytes, object_name: str = "dump"
+    content: bytes | DumpItems, object_name: str = "dump"
 ) -> Iterator[tuple[str, wire.AnyObject, Content]]:
     """The objects in the output of ``kubectl get … -o json``, each with its kind and its name.
 
     Documents may stand one after another, and lists in lists, as where files were put together.
     Raises SourceError as :func:`decode_dump`.
     """
+    if isinstance(content, DumpItems):
+        yield from content.items
+        return
     for document, decoded in documents_of(content, object_name):
         yield from _items(document, decoded, object_name, DEEPEST_LIST)
 
@@ -296,7 +320,7 @@ def _yaml_documents(content: bytes) -> list[bytes]:
 
 
 def names_in_dump(
-    content: bytes, object_name: str = "dump"
+    content: bytes | DumpItems, object_name: str = "dump"
 ) -> tuple[list[ConfiguredNames], list[Node]]:
     """The names of resources in schedulers' ConfigMaps, and the nodes with all their resources.
 
@@ -323,7 +347,7 @@ def names_in_dump(
     return configs, nodes
 
 
-def bound_pods_in_dump(content: bytes, object_name: str = "dump") -> Iterator[Pod]:
+def bound_pods_in_dump(content: bytes | DumpItems, object_name: str = "dump") -> Iterator[Pod]:
     """The pods that are bound to a node, with all that they request. Raises SourceError MALFORMED.
 
     Those that cannot be read are left out: they are reported where all objects are read.
@@ -337,7 +361,7 @@ def bound_pods_in_dump(content: bytes, object_name: str = "dump") -> Iterator[Po
 
 
 def decode_dump(
-    content: bytes,
+    content: bytes | DumpItems,
     object_name: str = "dump",
     *,
     keep: Keep = Keep.SHARING,

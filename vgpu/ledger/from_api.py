@@ -1,13 +1,13 @@
 """The API server's data: pods' claims as statements, their requests, a node's GPUs. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model.allocation import Claim, Device, Share, mig_slot
+from vgpu.model.allocation import Claim, Device, Request, Share, mig_slot
 from vgpu.model.names import ContainerKind, Phase, PodRef, Source
 from vgpu.model.objects import ContainerState, Node, Pod, holds_devices
 from vgpu.model.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
@@ -20,6 +20,7 @@ MIG_SLOT = "MIG slot"
 """Our resource name for Volcano's MIG slots, which the kubelet does not know."""
 
 
+_NO_DEVICE: Final[Mapping[str, Device]] = {}
 NO_DEVICES: Final[Mapping[str, Mapping[str, Device]]] = {}
 """The devices of a node that is not known."""
 
@@ -62,15 +63,21 @@ def read_pod(
     }
     for codec in codecs:
         resources = codec.resources
-        is_asking = not (ended or is_others)
-        is_asking = is_asking and not (resources and resources_asked.isdisjoint(resources))
-        try:
-            wanted += _wanted(pod, ref, codec) if is_asking else ()
-        except ClaimError as error:
-            malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
+        own = devices.get(codec.name, _NO_DEVICE)
+        is_asking = not resources or not resources_asked.isdisjoint(resources)
+        if not (is_asking or own or _names_it(pod, codec, resources_asked)):
             continue
-        own = devices.get(codec.name, {})
-        counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
+        requests = None
+        if is_asking and not (ended or is_others):
+            try:
+                requests = codec.requests(pod)
+            except ClaimError as error:
+                malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
+                continue
+            wanted += _wanted(pod, ref, codec, requests)
+        counted = counted_claim(
+            pod, codec, own, advertised, resolves_defaults=False, requests=requests
+        )
         unlimited = "; ".join(_without_limit(counted, pod, codec))
         if on_node and counted.problem in OTHER_AMOUNT and not unlimited:
             counted = CountedClaim(counted.basis, codec.claim(pod))
@@ -94,6 +101,16 @@ def read_pod(
         tuple(wanted),
         () if ended else tuple(malformed),
     )
+
+
+def _names_it(pod: Pod, codec: SchemeCodec, requested: Collection[str]) -> bool:
+    """Whether the pod requests a resource of the system, or has an annotation of its claims.
+
+    Where it does neither, and the GPUs of the node are not known, nothing counts in the system.
+    """
+    if any(name in requested for name in (*codec.advertised, *codec.only_counted)):
+        return True
+    return bool(codec.claim_keys(pod))
 
 
 def registered(
@@ -174,13 +191,14 @@ def only_container(pod: Pod) -> str:
     return pod.containers[0].name if len(pod.containers) == 1 else ""
 
 
-def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
-    """The pod's requests, without init containers: app containers reuse their devices.
+def _wanted(
+    pod: Pod, ref: PodRef, codec: SchemeCodec, requests: Sequence[Request]
+) -> Iterator[Wanted]:
+    """The requests as what the pod wants, without init containers, whose devices others reuse.
 
     A container that runs, and requests only what a scheduler counts, may have its device by a
-    resource whose name is not known: that it has none is no evidence. Raises ClaimError.
+    resource whose name is not known: that it has none is no evidence.
     """
-    requests = codec.requests(pod)
     if not requests:
         return
     running = {status.name for status in pod.statuses if status.state is ContainerState.RUNNING}

@@ -27,6 +27,8 @@ def held(holdings: Sequence[Holding]) -> HoldingSum:
 
     What a ResourceClaim has counts once, and each device ID of a pod.
     """
+    if len(holdings) == 1 and not holdings[0].reused_ids:
+        return HoldingSum(*[amount(holdings[0]) for amount in AMOUNTS])
     if any(holding.resource_claim_shares for holding in holdings):
         holdings = _each_resource_claim_once(holdings)
     if not any(holding.kind is ContainerKind.INIT or holding.reused_ids for holding in holdings):

@@ -239,7 +239,10 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     def requested_units(self) -> dict[str, int]:
         """Units of each extended resource, as Kubernetes counts a pod for a ResourceQuota."""
-        ordered = sorted(self.containers, key=lambda each: each.kind is ContainerKind.APP)
+        asking = [each for each in self.containers if each.limits]
+        if len(asking) == 1:  # the usual case
+            return {name: amount for name, amount in asking[0].limits.items() if amount}
+        ordered = sorted(asking, key=lambda each: each.kind is ContainerKind.APP)
         units = {}
         for name in dict.fromkeys(name for container in ordered for name in container.limits):
             amount = effective((each.kind, each.limits.get(name, 0)) for each in ordered)

@@ -155,6 +155,6 @@ def read_dump(path: str, flag: str = "--from") -> tuple[bytes, float]:
             content, written = file.read_bytes(), file.stat().st_mtime
         except OSError as error:
             raise click.ClickException(f"{flag} {path}: {error.strerror}") from error
-    if not content.strip():
+    if not content or content.isspace():
         raise click.ClickException(f"{flag} {path}: it is empty. Has kubectl failed?")
     return content, written

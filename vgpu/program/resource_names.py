@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vgpu.kube.documents import Keep
-from vgpu.kube.dump import bound_pods_in_dump, names_in_dump
+from vgpu.kube.dump import DumpItems, bound_pods_in_dump, names_in_dump
 from vgpu.kube.kinds import DEVICE_CONFIGS, NODE_UNITS
 from vgpu.model.objects import Node, Pod
 from vgpu.program.flags import Decorator, composed, env, field
@@ -221,7 +221,7 @@ def _reason_unnamed(system: str) -> str:
 
 
 def settle_by_dumps(
-    contents: Sequence[tuple[bytes, str]],
+    contents: Sequence[tuple[bytes | DumpItems, str]],
 ) -> tuple[list[ConfiguredNames], list[Node]]:
     """Find the names by the nodes and ConfigMaps of dumps, which are returned.
 
@@ -229,9 +229,10 @@ def settle_by_dumps(
     """
     by_place: dict[tuple[str, str], ConfiguredNames] = {}
     nodes: list[Node] = []
-    has_registers = any(part in content for content, _ in contents for part in HOLDS_REGISTERS)
-    for content, object_name in contents if has_registers else ():
-        if any(part in content for part in HOLDS_NAMES):
+    texts = [each.content if isinstance(each, DumpItems) else each for each, _ in contents]
+    has_registers = any(part in text for text in texts for part in HOLDS_REGISTERS)
+    for text, (content, object_name) in zip(texts, contents, strict=True):
+        if has_registers and any(part in text for part in HOLDS_NAMES):
             found = names_in_dump(content, object_name)
             for each in found[0]:
                 by_place.setdefault((each.system, each.place), each)

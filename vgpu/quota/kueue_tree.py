@@ -261,12 +261,16 @@ class _Flavors:
     def __init__(self, config: KueueConfig) -> None:
         self._config = config
         self._amounts: dict[str, str] = {}
+        self._known: dict[tuple[int, str], str] = {}
 
     def split(self, workload: QueuedWorkload | None, amounts: Amounts) -> dict[str, dict[str, int]]:
         """The amounts by flavor; a flavor without an amount is that of nothing."""
         parts: dict[str, dict[str, int]] = {}
         for resource, amount in amounts.items():
-            parts.setdefault(self._of(workload, resource), {})[resource] = amount
+            cell = id(workload), resource
+            if cell not in self._known:
+                self._known[cell] = self._of(workload, resource)
+            parts.setdefault(self._known[cell], {})[resource] = amount
         return parts
 
     def _of(self, workload: QueuedWorkload | None, resource: str) -> str:

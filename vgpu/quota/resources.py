@@ -47,8 +47,8 @@ Amounts = Mapping[str, int]
 
 def plus(*amounts: Amounts) -> dict[str, int]:
     """The sums by resource."""
-    sums: dict[str, int] = {}
-    for each in amounts:
+    sums = dict(amounts[0]) if amounts else {}
+    for each in amounts[1:]:
         for resource, amount in each.items():
             sums[resource] = sums.get(resource, 0) + amount
     return sums

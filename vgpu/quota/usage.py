@@ -68,11 +68,18 @@ def usage_of_requests(units: Amounts, requests: Iterable[Request], model: str) -
     the size of the GPU counts as nothing, so that the result is a lower bound then.
     """
     ordered = sorted(requests, key=lambda request: request.kind is ContainerKind.APP)
-    shares = {
-        GPUS: effective((each.kind, each.count) for each in ordered),
-        MEMORY: effective((each.kind, each.count * (each.memory_bytes or 0)) for each in ordered),
-        CORES: effective((each.kind, each.count * each.cores_milli) for each in ordered),
-    }
+    if len(ordered) == 1:  # the usual case
+        [only] = ordered
+        memory, cores = only.count * (only.memory_bytes or 0), only.count * only.cores_milli
+        shares = {GPUS: only.count, MEMORY: memory, CORES: cores}
+    else:
+        shares = {
+            GPUS: effective((each.kind, each.count) for each in ordered),
+            MEMORY: effective(
+                (each.kind, each.count * (each.memory_bytes or 0)) for each in ordered
+            ),
+            CORES: effective((each.kind, each.count * each.cores_milli) for each in ordered),
+        }
     return PodUsage(_nonempty({model: plus(units, _with_hami(shares, units))}))
 
 

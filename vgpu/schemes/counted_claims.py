@@ -96,6 +96,7 @@ def counted_claim(
     advertised: Collection[str] | None = None,
     *,
     resolves_defaults: bool = True,
+    requests: Sequence[Request] | None = None,
 ) -> CountedClaim:
     """What counts of the pod in the system.
 
@@ -103,6 +104,7 @@ def counted_claim(
     known, and then every GPU of the claim counts. ``advertised`` are as for :func:`basis_of`.
     Without ``resolves_defaults`` an amount that the request leaves to the system counts as it was
     claimed, if that is more than nothing: no object of the API server has HAMi's ``defaultMemory``.
+    ``requests`` are those of the pod in the system, None if they are to be read.
     """
     claim, error, unread = _claim(pod, codec, devices)
     basis = basis_of(pod, codec, advertised)
@@ -117,11 +119,13 @@ def counted_claim(
         if claim is not None and claim.node not in ("", pod.node):
             claim, nothing = None, CountedClaim(basis, problem=ClaimProblem.OTHER_NODE)
         rule = _Amounts(codec, devices, resolves_defaults=resolves_defaults)
-        return _at_least(pod, rule, claim, known_requests(pod, codec), nothing)
+        requests = known_requests(pod, codec) if requests is None else requests
+        return _at_least(pod, rule, claim, requests, nothing)
     if claim is None:
         return nothing
     if basis is Basis.NAMED:
-        return _at_most(_Amounts(codec, devices), claim, known_requests(pod, codec))
+        requests = known_requests(pod, codec) if requests is None else requests
+        return _at_most(_Amounts(codec, devices), claim, requests)
     if basis is Basis.UNNAMED:
         claim, error = _on_few_gpus(claim, unnamed_units(pod, advertised))
     return CountedClaim(basis, claim, error=error)

@@ -60,13 +60,15 @@ def unnamed_units(pod: Pod, advertised: Collection[str] | None = None) -> int:
 
     ``advertised`` are as for :func:`basis_of`.
     """
-    ordered = sorted(pod.containers, key=lambda each: each.kind is ContainerKind.APP)
     names = {
         name
-        for container in ordered
+        for container in pod.containers
         for name in (*container.others, *container.limits)
         if (advertised is None or name in advertised) and not _is_known(name)
     }
+    if not names:
+        return 0
+    ordered = sorted(pod.containers, key=lambda each: each.kind is ContainerKind.APP)
     return sum(
         effective(
             (each.kind, each.others.get(name, 0) or each.limits.get(name, 0)) for each in ordered

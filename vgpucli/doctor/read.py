@@ -14,7 +14,7 @@ from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.api_kind import ApiKind, unread
 from vgpu.kube.documents import Keep, ObjectPage
-from vgpu.kube.dump import items_of
+from vgpu.kube.dump import DumpItems, items_of
 from vgpu.kube.installation import Workload
 from vgpu.kube.installation_kinds import (
     DAEMON_SETS,
@@ -357,10 +357,13 @@ def _reviews(
 
 def _contents(
     paths: Sequence[str], read: ReadDump
-) -> tuple[list[tuple[str, bytes, float]], tuple[list[ConfiguredNames], list[Node]]]:
-    """Path, content and time of each dump, and what :func:`settle_by_dumps` finds in them."""
-    contents = [(path, *read(path)) for path in paths]
+) -> tuple[list[tuple[str, DumpItems, float]], tuple[list[ConfiguredNames], list[Node]]]:
+    """Path, objects and time of each dump, and what :func:`settle_by_dumps` finds in them."""
+    files = [(path, *read(path)) for path in paths]
     try:
+        contents = [
+            (path, DumpItems.of(content, path), written) for path, content, written in files
+        ]
         return contents, settle_by_dumps([(content, path) for path, content, _ in contents])
     except SourceError as error:
         raise _not_a_dump(str(error)) from error

@@ -1,9 +1,11 @@
 """The objects that `vgpu inspect` shows: from the API server, or from dumps of it."""
 
 import difflib
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -18,6 +20,7 @@ from vgpu.kube.dump import (
     GPU_QUOTA,
     GPU_QUOTA_NAMESPACE,
     Dump,
+    DumpItems,
     decode_dump,
     ignored_text,
     labels_in_dump,
@@ -112,6 +115,43 @@ def from_files(
     objects of Kueue and Volcano with ``queues``. ``used`` are kinds that the caller reads by
     itself, and ``read`` reads a file.
     """
+    with _without_collection():
+        return _from_files(
+            paths,
+            selects,
+            team_key,
+            budgets=budgets,
+            scheduling=scheduling,
+            queues=queues,
+            used=used,
+            read=read,
+        )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """What is made here stays until the command ends: no collection of cycles looks at it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.freeze()
+
+
+def _from_files(
+    paths: Sequence[str],
+    selects: Selects | None,
+    team_key: str,
+    *,
+    budgets: bool,
+    scheduling: bool,
+    queues: bool,
+    used: Collection[str],
+    read: ReadDump,
+) -> Read:
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
     pods: dict[str, Pod] = {}
@@ -199,10 +239,13 @@ def from_files(
     )
 
 
-def _contents(paths: Sequence[str], read: ReadDump) -> list[tuple[str, bytes, float]]:
-    """Path, content and time of each dump; the names of resources in them are in force."""
-    contents = [(path, *read(path)) for path in paths]
+def _contents(paths: Sequence[str], read: ReadDump) -> list[tuple[str, DumpItems, float]]:
+    """Path, objects and time of each dump; the names of resources in them are in force."""
+    files = [(path, *read(path)) for path in paths]
     try:
+        contents = [
+            (path, DumpItems.of(content, path), written) for path, content, written in files
+        ]
         settle_by_dumps([(content, path) for path, content, _ in contents])
     except SourceError as error:
         raise not_a_dump(str(error)) from error

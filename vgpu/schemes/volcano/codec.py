@@ -7,6 +7,7 @@ codec; its parts are in the other modules of this package.
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from msgspec import structs
@@ -70,7 +71,7 @@ _LEGACY: Final = (legacy_format.MEMORY, legacy_format.NUMBER)
 _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor percentage is asked
 
 
-class Volcano(BaseCodec, frozen=True):
+class Volcano(BaseCodec, frozen=True, dict=True):
     """The codec, with its operator's settings.
 
     Attributes:
@@ -104,7 +105,7 @@ class Volcano(BaseCodec, frozen=True):
         """Volcano's, for HAMi too."""
         return Scheme.VOLCANO
 
-    @property
+    @cached_property
     def resources(self) -> tuple[str, ...]:
         """What requests devices. HAMi's number may have the name of NVIDIA's own whole GPUs."""
         legacy = _LEGACY if self._has_legacy else ()
@@ -114,12 +115,12 @@ class Volcano(BaseCodec, frozen=True):
         """The shares by HAMi-core's variables, which both plugins set and no other plugin does."""
         return volcano_env.shares(env)
 
-    @property
+    @cached_property
     def advertised(self) -> tuple[str, ...]:
         """Those of either plugin, and of the older one."""
         return self.key_set.plugin_resources + (_LEGACY if self._has_legacy else ())
 
-    @property
+    @cached_property
     def only_counted(self) -> tuple[str, ...]:
         """What the scheduler, the webhook and the library read: no node has these resources."""
         keys = self.key_set
@@ -388,7 +389,7 @@ class Volcano(BaseCodec, frozen=True):
             for ordinal in range(amounts[resource]):
                 yield f"{device.uuid}{kind}-{ordinal}"
 
-    @property
+    @cached_property
     def _kinds(self) -> dict[str, str]:
         legacy = {legacy_format.MEMORY: ""} if self._has_legacy else {}
         return dict(self.key_set.advertised) | legacy

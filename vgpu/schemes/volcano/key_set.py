@@ -5,6 +5,7 @@ under other keys. What differs is in the table below and nowhere else. The names
 volcano v1.16 and volcano-vgpu-device-plugin v1.12, of HAMi v2.10, and their predecessors.
 """
 
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ class ShimPaths(msgspec.Struct, frozen=True):
     cache_target: str
 
 
-class KeySet(msgspec.Struct, frozen=True):
+class KeySet(msgspec.Struct, frozen=True, dict=True):
     """The spellings of one system.
 
     Attributes:
@@ -112,17 +113,17 @@ class KeySet(msgspec.Struct, frozen=True):
         """That of cores."""
         return self.resources.cores
 
-    @property
+    @cached_property
     def implied_by(self) -> tuple[str, ...]:
         """Those that request one GPU where no number is requested."""
         return tuple([getattr(self.resources, role) for role in self.implying])
 
-    @property
+    @cached_property
     def advertised(self) -> tuple[tuple[str, str], ...]:
         """Those that the plugin reports to the kubelet, each with the part of its device IDs."""
         return tuple([(getattr(self.resources, role), part) for role, part in self.id_parts])
 
-    @property
+    @cached_property
     def quantities(self) -> tuple[str, ...]:
         """All extended resources that a request is made of."""
         return (self.number, self.memory, self.percentage, self.cores)
@@ -131,7 +132,7 @@ class KeySet(msgspec.Struct, frozen=True):
         """The same spellings with these names of the extended resources."""
         return self if resources == self.resources else structs.replace(self, resources=resources)
 
-    @property
+    @cached_property
     def plugin_resources(self) -> tuple[str, ...]:
         """The extended resources that the plugin reports to the kubelet."""
         return tuple([name for name, _ in self.advertised])
