@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from vgpu.ledger import ConflictKind, Holding, Ledger
-from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
+from vgpu.ledger.conflicts import OF_GPU_GROUPS, OF_RESOURCE_CLAIMS
 from vgpu.ledger.totals import held
 from vgpu.model.allocation import Device
 from vgpu.model.names import Source
@@ -79,7 +79,9 @@ def _sum(device: Device, holdings: list[Holding]) -> Allocated:
 def _conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
     counts = dict.fromkeys(ConflictKind, 0)
     if Source.DRA_STATE not in ledger.read:
-        counts = {kind: 0 for kind in ConflictKind if kind not in OF_RESOURCE_CLAIMS}
+        counts = {kind: 0 for kind in counts if kind not in OF_RESOURCE_CLAIMS}
+    if Source.RESERVATION_POD not in ledger.read:
+        counts = {kind: 0 for kind in counts if kind not in OF_GPU_GROUPS}
     for conflict in ledger.conflicts:
         counts[conflict.kind] = counts.get(conflict.kind, 0) + 1
     return counts

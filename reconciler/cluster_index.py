@@ -23,6 +23,7 @@ from vgpu.model.objects import ContainerState, MalformedObject, Node, Pod, holds
 from vgpu.placement.pods_without_gpu import PodWithoutGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import empty_claim
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import SchemeRow
@@ -138,6 +139,8 @@ class ClusterIndex:
 
     def observed_scheme(self, pod: Pod) -> str:
         """The system of the pod, if it is one that vgpu only observes; else ""."""
+        if pod.group_gpus:
+            return KAI.value
         return NVIDIA.value if pod.ref.uid in self._nvidia else ""
 
     def has_gpus(self, pod: Pod) -> bool:

@@ -18,6 +18,7 @@ from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import registry
 
 _BY_LEDGER: Final = frozenset(
     {Rule.RECOVER, Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
@@ -48,7 +49,7 @@ class Judge:
 
         ``node`` is the pod's node as it is now; None if the pod has none, or the node is gone.
         """
-        planned = entry.finding
+        planned, pod = entry.finding, self._resolved(pod)
         if planned.rule in _BY_LEDGER and not self._looks_the_same(entry, pod):
             return None
         cluster_index = ClusterIndex(self._near(entry, pod, node), self.codecs)
@@ -64,6 +65,12 @@ class Judge:
                     alike = _lasting(finding.action) == _lasting(planned.action)
                     return finding.action if alike else None
         return None
+
+    def _resolved(self, current: Pod) -> Pod:
+        """The pod with what the snapshot's pods of its node know of its GPUs."""
+        seen = (each for each in self._snapshot.pods if each.ref.uid != current.ref.uid)
+        near = (each for each in seen if each.node == current.node)
+        return registry().resolved((*near, current))[-1] if current.node else current
 
     def _looks_the_same(self, entry: Entry, current: Pod) -> bool:
         object_ref = entry.finding.object_ref

@@ -45,8 +45,7 @@ class LedgerCache:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._codecs: tuple[SchemeCodec, ...] = ()
-        self._units: UnitBytes = {}
+        self._settings: tuple[tuple[SchemeCodec, ...], UnitBytes, bool] = ((), {}, False)
         self._pages: dict[str, _Page] = {}
 
     @property
@@ -63,17 +62,20 @@ class LedgerCache:
         unit_bytes: UnitBytes | None = None,
         *,
         resource_claims: ClusterResourceClaims | None = None,
+        lists_all: bool = False,
     ) -> dict[str, Ledger]:
         """The ledgers in which something is wrong, by node; arguments as of
         :func:`vgpu.ledger.cluster.cluster`. ``unit_bytes`` are the units in force.
         """
         all_pods = tuple(pods)
+        lists_reservations = lists_all or any(map(registry().is_reservation, all_pods))
         resource_claims_of_nodes = node_resource_claims(
             resource_claims or ClusterResourceClaims(), all_pods
         )
         codecs_now, units = tuple(codecs), unit_bytes or {}
-        if (codecs_now, units) != (self._codecs, self._units):
-            self._codecs, self._units, self._pages = codecs_now, units, {}
+        settings = codecs_now, units, lists_reservations
+        if settings != self._settings:
+            self._settings, self._pages = settings, {}
         unhealthy_by_node = unhealthy or {}
         at_home = _at_home(all_pods, codecs_now)
         known = {node.name: node for node in nodes}
@@ -87,7 +89,14 @@ class LedgerCache:
             own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
             cached = before.get(name)
             if cached is None or not _same(cached, node, pods_here, text, own_resource_claims):
-                ledger = node_ledger(node, pods_here, codecs_now, text, own_resource_claims)
+                ledger = node_ledger(
+                    node,
+                    pods_here,
+                    codecs_now,
+                    text,
+                    own_resource_claims,
+                    lists_reservations=lists_reservations,
+                )
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
                 kept = ledger if is_notable(ledger, pods_here) else None
@@ -117,7 +126,7 @@ def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, li
     """The pods that hold devices, by the node that they are bound to or reserved on."""
     by_node: dict[str, list[Pod]] = {}
     for pod in pods:
-        if holds_devices(pod):
+        if holds_devices(pod) or registry().is_reservation(pod):
             where = pod.node or home(pod, read_pod(pod, codecs))
             if where:
                 by_node.setdefault(where, []).append(pod)

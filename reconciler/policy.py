@@ -13,6 +13,7 @@ import msgspec
 from reconciler.reasons import Rule
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.kube.label_selector import LabelSelector
+from vgpu.schemes.kai.keys import KAI
 
 NAMESPACE: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
@@ -106,6 +107,7 @@ _WITHOUT_ACTION: Final = frozenset(
         Rule.IDLE_HOLDER,
         Rule.QUOTA_DRIFT,
         Rule.RESOURCE_CLAIM,
+        Rule.KAI,
         Rule.MALFORMED_OBJECT,
     }
 )
@@ -121,7 +123,7 @@ DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
     for rule in Rule
 }
 
-OBSERVED: Final = (NVIDIA.value,)
+OBSERVED: Final = (NVIDIA.value, KAI.value)
 """Sharing systems that vgpu only observes, and whose pods rules look at."""
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")

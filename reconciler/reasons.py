@@ -4,6 +4,7 @@ A value is a label of a metric and a field of the JSON output; its explanation s
 and in the runbooks.
 """
 
+from vgpu.ledger.conflict_kinds import ConflictKind
 from vgpu.model.reasons import Explained
 from vgpu.schemes.row import DefectCause
 
@@ -85,12 +86,18 @@ class Rule(Explained):
         "resource_claim",
         "a ResourceClaim keeps devices without a pod, or a node has other data about it",
     )
+    KAI = "kai", "a GPU group of KAI Scheduler whose pods and reservation pod do not fit together"
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
 def _known(defect: DefectCause) -> tuple[str, str]:
     """The code and the text of a scheduler's known defect."""
     return defect.value, defect.explanation
+
+
+def _of_conflict(kind: ConflictKind) -> tuple[str, str]:
+    """The code and the text of a conflict."""
+    return kind.value, kind.explanation
 
 
 class Cause(Explained):
@@ -264,6 +271,14 @@ class Cause(Explained):
         "count_differs",
         "status.used of the ResourceQuota is not what its pods request",
     )
+    # kai
+    GROUP_UNRESERVED = _of_conflict(ConflictKind.GROUP_UNRESERVED)
+    GROUP_SPLIT = _of_conflict(ConflictKind.GROUP_SPLIT)
+    GPU_IN_GROUPS = _of_conflict(ConflictKind.GPU_IN_GROUPS)
+    RESERVATION_ENDED = _of_conflict(ConflictKind.RESERVATION_ENDED)
+    RESERVATION_UNUSED = _of_conflict(ConflictKind.RESERVATION_UNUSED)
+    RESERVATION_MOVED = _of_conflict(ConflictKind.RESERVATION_MOVED)
+    PORTION_ZERO = _of_conflict(ConflictKind.PORTION_ZERO)
     # resource_claim
     RESERVED_FOR_NOBODY = (
         "reserved_for_nobody",

@@ -94,7 +94,7 @@ class _ClusterObserver:
             pods = structs.replace(pods, objects=sharing)
         objects = Objects(
             nodes.objects,
-            pods.objects,
+            registry().resolved(pods.objects),
             share_pods.objects,
             malformed=malformed,
             resource_claims=resource_claims,
@@ -154,6 +154,7 @@ class _ClusterObserver:
             schemes,
             self._ledger_cache,
             unhealthy,
+            lists_all=True,
         )
 
     def close(self) -> None:
@@ -267,10 +268,13 @@ def cluster_view(
     schemes: DetectedSchemes,
     ledger_cache: LedgerCache,
     unhealthy: Mapping[str, str],
+    *,
+    lists_all: bool = False,
 ) -> ClusterView:
     """The view of ``known`` with these objects and their ledgers; no ledgers without all pods.
 
-    A ledger of some of the pods would show a GPU as free that is not.
+    A ledger of some of the pods would show a GPU as free that is not. ``lists_all`` is whether the
+    pods are certainly those of all namespaces.
     """
     pods = tuple(pod for pod in objects.pods if _shares(pod, schemes.nvidia))
     others = tuple(pod for pod in objects.pods if not _shares(pod, schemes.nvidia))
@@ -288,6 +292,7 @@ def cluster_view(
             unhealthy,
             schemes.unit_bytes,
             resource_claims=objects.resource_claims,
+            lists_all=lists_all,
         )
         doubts = ledger_cache.doubts
     else:

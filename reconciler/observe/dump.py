@@ -50,7 +50,7 @@ class DumpObserver:
         )
         objects = Objects(
             nodes,
-            sharing,
+            registry().resolved(sharing),
             _each(dump.share_pods),
             dump.unhealthy,
             tuple({(unread.kind, unread.ref): unread for unread in dump.malformed}.values()),

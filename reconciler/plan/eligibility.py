@@ -21,7 +21,7 @@ from reconciler.model import (
 from reconciler.owners import eviction
 from reconciler.owners.policies import Reaction
 from reconciler.policy import PLAN_ONLY, REPORTED, UNREAD, Mode, Policy, policy_of
-from reconciler.reasons import Cause, SkipReason
+from reconciler.reasons import Cause, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
 from vgpu.model.objects import MIRROR, Pod
 from vgpu.schemes.other_schedulers import other_scheduler
@@ -33,8 +33,11 @@ Verdict = tuple[SkipReason, str] | None
 def other_schedulers(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
     """That the finding's pod, or the owner of its lock, is another GPU scheduler's; None if not.
 
-    Nothing about such a pod is judged, and no lock is taken from it.
+    Nothing about such a pod is judged, and no lock is taken from it. A rule about that scheduler's
+    own objects reports.
     """
+    if finding.rule is Rule.KAI:
+        return None
     pods = [cluster_index.pod_of(finding.object_ref)]
     guards = getattr(finding.action, "guards", ())
     pods += [
@@ -78,7 +81,8 @@ def _only_planned(finding: Finding, cluster_index: ClusterIndex, policy: Policy)
     if policy.mode(finding.rule) is Mode.PLAN:
         return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
     pod = cluster_index.pod_of(finding.object_ref)
-    system = cluster_index.observed_scheme(pod) if pod and not pod.terminal else ""
+    is_judged = pod is not None and (not pod.terminal or bool(pod.group_gpus))
+    system = cluster_index.observed_scheme(pod) if pod is not None and is_judged else ""
     if system and system not in policy.act_on_schemes:
         return SkipReason.SCHEME_MODE_PLAN, f"act_on_schemes: [{system}]"
     namespace = finding.object_ref.namespace

@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from reconciler.cluster_index import ClusterIndex
+from reconciler.cluster_index import ClusterIndex, is_holder
 from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
 from reconciler.plan.budget import Budget, breaker_of
 from reconciler.plan.demand import namespace_demands
 from reconciler.plan.eligibility import other_schedulers, skip_reason, with_guards
 from reconciler.plan.order import in_turns, place, precedence, urgency
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import SkipReason
+from reconciler.reasons import Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState, remember
 from reconciler.rules import RULES, RuleEntry
 from reconciler.rules.findings import changed_at
@@ -46,11 +47,26 @@ def run_rule(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> I
         return
     blind = not cluster_index.has(*entry.needs)
     for undated in entry.find(cluster_index, policy):
+        if entry.rule not in _ABOUT_FRAMES and is_frame(undated, cluster_index):
+            continue
         finding = _with_service(_dated(undated, cluster_index), cluster_index)
         if blind and finding.skip_reason is None:
             yield replace(finding, skip_reason=SkipReason.INCOMPLETE_VIEW)
         else:
             yield finding
+
+
+_ABOUT_FRAMES: Final = frozenset({Rule.KAI, Rule.KUBESHARE})
+"""Rules about pods that keep a GPU for other pods."""
+
+
+def is_frame(finding: Finding, cluster_index: ClusterIndex) -> bool:
+    """Whether the finding is about a pod that keeps a GPU for others: no other rule judges it.
+
+    Such a pod uses nothing, and the pods that share its GPU end when it is gone.
+    """
+    pod = cluster_index.pod_of(finding.object_ref)
+    return pod is not None and is_holder(pod)
 
 
 def _dated(finding: Finding, cluster_index: ClusterIndex) -> Finding:

@@ -21,6 +21,7 @@ from reconciler.rules.conflicts import (
     unowned_process,
 )
 from reconciler.rules.drift import gpu_drift, recover
+from reconciler.rules.kai import kai
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftovers import leftover_claim, orphan_shim_dir, resource_claim
 from reconciler.rules.memory_overuse import over_limit
@@ -87,6 +88,7 @@ RULES: Final = (
     RuleEntry(Rule.QUOTA_MARK, quota_mark, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.QUOTA_DRIFT, quota_drift, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.RESOURCE_CLAIM, resource_claim, BOTH),
+    RuleEntry(Rule.KAI, kai, BOTH),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

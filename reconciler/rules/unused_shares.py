@@ -226,6 +226,8 @@ def _useless(cluster_index: ClusterIndex, pod: Pod, status: Status) -> _Held:
     of_all = status.kind is not ContainerKind.APP
     if of_all and _app_runs(pod):
         return _Held()
+    if pod.group_gpus:
+        return _Held(tuple(f"holds a part of {gpu}" for gpu in pod.group_gpus))
     if cluster_index.observed_scheme(pod):
         return _of_requests(pod, "" if of_all else status.name)
     allocations = _allocations(cluster_index, pod, "")

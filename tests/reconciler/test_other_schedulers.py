@@ -101,11 +101,12 @@ def test_no_rule_acts_on_one_whatever_is_wrong_with_it(mark, style):
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Running"])
-def test_a_reservation_pod_is_never_evicted(phase):
+def test_a_reservation_pod_is_judged_by_no_rule(phase):
     """KAI ends the running pods of a group whose reservation pod is gone."""
     sick = refused(reservation()) if phase == "Failed" else reservation(deleted_at=NOW - HOUR)
-    (entry,) = only_skipped(plan(snapshot(node(), nvidia_pods=(sick,))))
-    assert entry.detail == "KAI Scheduler, by app"
+    for seen in (snapshot(node(), nvidia_pods=(sick,)), snapshot(node(), sick)):
+        assert plan(seen).entries == ()
+        assert eviction_skip_reason(sick, ALL_IN, ClusterIndex(seen, CODECS_IN_USE).reaction)
 
 
 def test_a_report_about_one_is_skipped_with_the_same_reason():

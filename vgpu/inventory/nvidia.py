@@ -21,7 +21,6 @@ from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
 from vgpu.schemes.nvidia.resources import GPU, is_nvidia_resource
 from vgpu.schemes.other_schedulers import (
     MEMORY_RATIO,
-    RESERVATION,
     OtherScheduler,
     asked_fraction,
     other_scheduler,
@@ -133,7 +132,7 @@ def is_on_unknown_gpu(pod: Pod) -> bool:
         other is not None
         and other.scheduler is not OtherScheduler.VENDOR
         and holds_devices(pod)
-        and (RESERVATION[0], RESERVATION[1]) not in pod.labels.items()
+        and not registry().is_reservation(pod)
     )
 
 
@@ -194,9 +193,13 @@ def requested_units(pod: Pod) -> dict[str, int]:
 def _holders(pod: Pod) -> Iterator[tuple[str, NvidiaHolder]]:
     """The containers of a pod that has not ended; a holder pod's GPU is its system's.
 
+    A reservation pod's GPU is the plugin's, which gives it to nobody else.
+
     App containers take over the devices of init containers, which count only where no other does.
     """
-    if not holds_devices(pod) or registry().keeps_for_others(pod):
+    if not holds_devices(pod):
+        return
+    if registry().keeps_for_others(pod) and not registry().is_reservation(pod):
         return
     others = {
         resource

@@ -7,6 +7,7 @@ import msgspec
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod, holds_devices
+from vgpu.schemes.kai.groups import is_reservation, reserved_gpu
 from vgpu.schemes.other_schedulers import Recognised, other_scheduler
 
 
@@ -30,7 +31,10 @@ class OtherPod(msgspec.Struct, frozen=True, gc=False):
 
 
 def other_pods(pods: Iterable[Pod]) -> tuple[OtherPod, ...]:
-    """The pods of other GPU schedulers that have not ended, by namespace and name."""
+    """The pods of other GPU schedulers that have not ended, by namespace and name.
+
+    A reservation pod with a known GPU is the frame of shares that are read, and none of them.
+    """
     found = (
         OtherPod(
             pod.ref,
@@ -40,6 +44,8 @@ def other_pods(pods: Iterable[Pod]) -> tuple[OtherPod, ...]:
             pod.scheduled_at or pod.started_at or pod.created_at,
         )
         for pod in pods
-        if holds_devices(pod) and (recognised := other_scheduler(pod)) is not None
+        if holds_devices(pod)
+        and (recognised := other_scheduler(pod)) is not None
+        and not (is_reservation(pod) and reserved_gpu(pod))
     )
     return tuple(sorted(found, key=lambda one: (one.pod.namespace, one.pod.name, one.pod.uid)))

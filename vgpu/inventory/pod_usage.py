@@ -23,6 +23,7 @@ from vgpu.quota.usage import (
     usage_of_shares,
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.other_schedulers import fraction_requests
 from vgpu.schemes.pod_requests import unknown_shares
 from vgpu.schemes.registry import registry
 
@@ -92,7 +93,7 @@ def pod_accounts(
 
 def requested_amounts(pod: Pod, codecs: Sequence[SchemeCodec]) -> Amounts:
     """What the pod requests, without memory that it leaves to the size of the GPU."""
-    return _amounts(each for codec in codecs if (each := _requests(pod, codec)))
+    return _amounts((fraction_requests(pod), *(_requests(pod, codec) for codec in codecs)))
 
 
 def _amounts(requests: Iterable[Sequence[Request]]) -> Amounts:
@@ -148,7 +149,7 @@ def _account(
     """The account of a pod; ``unplaced`` is what it requests of GPUs that are not known."""
     unknown, unknown_gpus = unplaced
     requests = [each for codec in codecs if (each := _requests(pod, codec))]
-    requested = _amounts(requests)
+    requested = _amounts((fraction_requests(pod), *requests))
     if not holdings and not unknown:
         return PodAccount(pod, requested)
     units = pod.requested_units()
@@ -172,7 +173,7 @@ def _account(
         for holding in of_pod
     }
     phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.ASSUMED
-    if any(request.memory_bytes is None for each in requests for request in each):
+    if pod.group_gpus or any(request.memory_bytes is None for each in requests for request in each):
         requested = {**requested, MEMORY: max(requested.get(MEMORY, 0), usage.total.get(MEMORY, 0))}
     return PodAccount(pod, requested, usage, phase)
 

@@ -37,6 +37,8 @@ from vgpu.placement.cluster_views import ViewedNode, cluster_views
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.kai.groups import is_reservation, reserved_gpu
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.registry import UnitBytes, registry
 
 
@@ -61,7 +63,7 @@ class DetectedSchemes(msgspec.Struct, frozen=True):
 def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     """Find the pods that share GPUs and the codecs that read them. Never raises."""
     schemes = registry()
-    joined = schemes.join(objects.pods, objects.share_pods)
+    joined = schemes.join(schemes.resolved(objects.pods), objects.share_pods)
     is_foreign = schemes.foreign(objects.nodes)
     nvidia = frozenset(pod.ref.uid for pod in joined if is_foreign(pod))
     pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
@@ -81,6 +83,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
 
     The time decides on which GPUs something is kept free for pods that were bound just before.
     """
+    objects = replace(objects, pods=registry().resolved(objects.pods))
     schemes = detect_schemes(objects, units)
     ledgers = cluster(
         map(with_all_allocatable, objects.nodes),
@@ -117,13 +120,14 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
     probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing)
     capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
+    reservations = filter(registry().is_reservation, objects.pods)
     return Inventory(
         views,
         pending,
         capacities,
         tuple(notes),
         pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
-        nvidia_devices(objects.nodes, nvidia),
+        nvidia_devices(objects.nodes, (*nvidia, *reservations)),
         other_pods(objects.pods),
         probes,
     )
@@ -157,6 +161,10 @@ def _views(
     for pod in objects.pods:
         if pod.node and (pod.ref.uid in detected.nvidia or is_on_unknown_gpu(pod)):
             of_nvidia.setdefault(pod.node, []).append(pod)
+    reserved: dict[str, dict[str, str]] = {}
+    for pod in objects.pods:
+        if gpu := reserved_gpu(pod) if is_reservation(pod) else "":
+            reserved.setdefault(pod.node, {})[gpu] = KAI.value
     left = units_left(objects.nodes, objects.pods)
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
@@ -181,7 +189,10 @@ def _views(
                 placement=placement,
                 in_use=placement.in_use,
                 systems=systems,
-                of_other_systems=of_other_systems(node, ledger, systems, schemes, detected.codecs),
+                of_other_systems={
+                    **of_other_systems(node, ledger, systems, schemes, detected.codecs),
+                    **reserved.get(name, {}),
+                },
                 units_left=left.get(name, {}),
                 of_nvidia=on_unknown_gpus(of_nvidia.get(name, ()), ledger),
             )

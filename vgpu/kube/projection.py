@@ -13,8 +13,8 @@ from vgpu.kube.kept_keys import kept_keys
 from vgpu.kube.quantities import QUOTED, is_extended, units, whole
 from vgpu.model.objects import Lease, Namespace, Node, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
+from vgpu.schemes.kai.keys import RESERVATION
 from vgpu.schemes.name_evidence import CONFIG_KEY
-from vgpu.schemes.other_schedulers import RESERVATION
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 

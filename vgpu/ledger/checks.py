@@ -132,6 +132,14 @@ def of_resource_claims(evidence: Evidence, registry: Registry) -> Iterator[Confl
             yield Conflict(kind, registry.uuid(device) or device, detail=where)
 
 
+def of_groups(evidence: Evidence) -> Iterator[Conflict]:
+    """What is wrong with GPU groups."""
+    for problem in dict.fromkeys(evidence.group_problems):
+        yield Conflict(
+            problem.kind, problem.device, problem.pod, problem.container, detail=problem.detail
+        )
+
+
 def unreadable(malformed: Iterable[Malformed]) -> Iterator[Conflict]:
     """The unreadable texts, as conflicts."""
     for error in malformed:

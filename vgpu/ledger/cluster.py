@@ -8,6 +8,7 @@ from msgspec import structs
 
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
+from vgpu.ledger.from_kai import group_evidence
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
@@ -24,6 +25,7 @@ from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import OTHER_AMOUNT
 from vgpu.schemes.kubeshare.node import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
+from vgpu.schemes.registry import registry
 
 _Read = tuple[Pod, Reading]
 
@@ -48,13 +50,16 @@ def cluster(
     codecs: Iterable[SchemeCodec],
     unhealthy: Mapping[str, str] | None = None,
     resource_claims: ClusterResourceClaims | None = None,
+    *,
+    lists_all: bool = False,
 ) -> ClusterLedgers:
     """The ledger of every node.
 
     ``pods`` are all that share GPUs, with what their SharePods know of them
     (:func:`vgpu.schemes.kubeshare.sharepod.join`); ``unhealthy`` is the text of gpushare's
     ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node with HAMi's annotations. On other
-    nodes it is NVIDIA's own, and no container waits for it here.
+    nodes it is NVIDIA's own, and no container waits for it here. ``lists_all`` is whether these are
+    certainly the pods of all namespaces.
     """
     all_codecs = tuple(codecs)
     by_node: dict[str, list[_Read]] = {}
@@ -66,7 +71,7 @@ def cluster(
         resource_claims or ClusterResourceClaims(), all_pods
     )
     for pod in all_pods:
-        if not holds_devices(pod):
+        if not holds_devices(pod) and not registry().is_reservation(pod):
             continue
         reading = read_pod(pod, all_codecs, advertised.get(pod.node))
         node_name = home(pod, reading)
@@ -75,6 +80,7 @@ def cluster(
         else:
             unbound_readings.append(reading)
     unhealthy_gpus = unhealthy or {}
+    lists_reservations = lists_all or any(map(registry().is_reservation, all_pods))
     ledgers = {
         node.name: _ledger(
             node,
@@ -82,13 +88,19 @@ def cluster(
             all_codecs,
             unhealthy_gpus.get(node.name, ""),
             resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
+            lists_reservations=lists_reservations,
         )
         for node in all_nodes
     }
     for name in sorted(by_node.keys() | resource_claims_of_nodes.keys()):
         own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
         ledgers[name] = _ledger(
-            Node(name), by_node.get(name, ()), all_codecs, "", own_resource_claims
+            Node(name),
+            by_node.get(name, ()),
+            all_codecs,
+            "",
+            own_resource_claims,
+            lists_reservations=lists_reservations,
         )
     return ClusterLedgers(
         ledgers,
@@ -108,13 +120,23 @@ def node_ledger(
     codecs: Sequence[SchemeCodec],
     unhealthy: str = "",
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
+    *,
+    lists_reservations: bool = False,
 ) -> Ledger:
     """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
     ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
+    ``lists_reservations`` is whether no reservation pod of the node is missing among the pods.
     """
     readings = [(pod, read_pod(pod, codecs, node.advertised or None)) for pod in pods]
-    return _ledger(node, readings, codecs, unhealthy, resource_claims)
+    return _ledger(
+        node,
+        readings,
+        codecs,
+        unhealthy,
+        resource_claims,
+        lists_reservations=lists_reservations,
+    )
 
 
 def _ledger(
@@ -123,6 +145,8 @@ def _ledger(
     codecs: Sequence[SchemeCodec],
     unhealthy: str = "",
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
+    *,
+    lists_reservations: bool = False,
 ) -> Ledger:
     registrations, unreadable = registered(node, codecs)
     pods = _sized(node, pods, registrations, codecs)
@@ -144,11 +168,17 @@ def _ledger(
         if gpus:
             resources.update(codec.resources)
             devices += gpus
+    is_complete = not unreadable and bool(devices)
+    groups = group_evidence((pod for pod, _ in pods), node, lists_all=lists_reservations)
+    if groups.is_used:
+        statements += groups.statements
+        known = {name for device in devices for name in device.names}
+        devices += (device for device in groups.devices if device.uuid not in known)
     return merge(
         Evidence(
             node=node.name,
             devices=with_handles(_each_once(devices), uuids),
-            devices_complete=not unreadable and bool(devices),
+            devices_complete=is_complete,
             statements=tuple(statements),
             pods=(*(pod for pod, _ in pods), *resource_claims.pods),
             pods_complete=True,
@@ -160,8 +190,13 @@ def _ledger(
             ),
             malformed=tuple(malformed),
             read=frozenset(
-                {Source.ANNOTATIONS, *(one.source for one in resource_claims.statements)}
+                {
+                    Source.ANNOTATIONS,
+                    *(one.source for one in resource_claims.statements),
+                    *((Source.RESERVATION_POD,) if groups.is_used else ()),
+                }
             ),
+            group_problems=groups.problems,
         )
     )
 

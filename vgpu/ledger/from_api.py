@@ -57,7 +57,7 @@ def read_pod(
     malformed: dict[Malformed, None] = {}
     ref = node_ref(pod)
     ended = not holds_devices(pod)
-    is_others = other_scheduler(pod) is not None
+    is_others = bool(pod.group_gpus) or other_scheduler(pod) is not None
     resources_asked = {
         name for container in pod.containers for name in (*container.limits, *container.broken)
     }

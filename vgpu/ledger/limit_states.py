@@ -29,8 +29,10 @@ from vgpu.ledger.usage import Place, is_over
 from vgpu.model.allocation import Share
 from vgpu.model.facts import CollectorSamples, LinkedProcess, NodeLibrary
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
-from vgpu.model.objects import Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MIB, WHOLE_DEVICE_MILLI
+from vgpu.schemes.kai.keys import KAI as KAI_SCHEME
+from vgpu.schemes.kai.request import AskedFraction, label_mib
 from vgpu.schemes.limit_ways import (
     HAMI_CORE,
     KAI,
@@ -43,7 +45,7 @@ from vgpu.schemes.limit_ways import (
     LimitKind,
     LimitWay,
 )
-from vgpu.schemes.other_schedulers import AskedFraction, asked_fraction, unread_containers
+from vgpu.schemes.other_schedulers import asked_fraction, unread_containers
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.env import is_controlled
 
@@ -77,7 +79,8 @@ class LimitSources(msgspec.Struct, frozen=True):
         incomplete: the collectors that are on and did not bring all of their data.
         disabled: the containers whose spec has CUDA_DISABLE_CONTROL.
         over: the counts of the sample before.
-        fractions: UID on the node -> what a pod of KAI asks for; the ledger has no share of it.
+        fractions: UID on the node -> what a pod of KAI asks for.
+        label_mib: the memory of each GPU by the label of the node, in MiB; None without one.
         unread: the containers with shares that vgpu does not read, and their pods.
         asking: the containers that request GPUs of a system that vgpu reads.
     """
@@ -86,14 +89,18 @@ class LimitSources(msgspec.Struct, frozen=True):
     disabled: AbstractSet[Place] = frozenset()
     over: OverCounts = {}
     fractions: Mapping[str, AskedFraction] = {}
+    label_mib: int | None = None
     unread: Mapping[Place, PodRef] = {}
     asking: AbstractSet[Place] = frozenset()
 
 
 def limit_sources(
-    pods: Iterable[Pod], incomplete: AbstractSet[str], over: OverCounts
+    pods: Iterable[Pod],
+    incomplete: AbstractSet[str],
+    over: OverCounts,
+    node: Node | None = None,
 ) -> LimitSources:
-    """What the verdicts need of the node's pods, as the API server knows them."""
+    """What the verdicts need of the node and its pods, as the API server knows them."""
     disabled: set[Place] = set()
     fractions: dict[str, AskedFraction] = {}
     unread: dict[Place, PodRef] = {}
@@ -116,7 +123,7 @@ def limit_sources(
             for container in pod.containers
             if container.broken or any(container.limits.values())
         )
-    return LimitSources(incomplete, disabled, over, fractions, unread, asking)
+    return LimitSources(incomplete, disabled, over, fractions, label_mib(node), unread, asking)
 
 
 def _unreported(usage: NodeUsage, sources: LimitSources) -> Iterator[ContainerUsage]:
@@ -257,6 +264,9 @@ class _Gatherer:
         device = holding.share.device
         place = container.pod.uid, container.container
         share = container.shares.get(device) or ShareUsage(device)
+        asked = self._sources.fractions.get(container.pod.uid)
+        if holding.scheme is KAI_SCHEME and asked is not None:
+            return self._of_fraction(container, share, asked)
         way = self._way(container, holding, share)
         if way.kind in (LimitKind.NOBODY, LimitKind.DRIVER):
             has_instance = device in self._instances
@@ -308,7 +318,9 @@ class _Gatherer:
         known = share.device in self._known and share.used_bytes is not None
         pids = self._pids.get((*place, share.device), ()) if known else ()
         device = self._index.registry.devices.get(share.device)
-        reserved = asked.memory_of(device.memory_bytes if device else None)
+        size = device.memory_bytes if device else None
+        limit_mib = asked.limit_mib(self._sources.label_mib or (size // MIB if size else None))
+        reserved = None if limit_mib is None else limit_mib * MIB
         way = self._fraction_way()
         if way is not KAI or sample is None:
             over = self._over(place, share, pids, reserved, way)
@@ -341,6 +353,8 @@ class _Gatherer:
             parts = holding.resource_claim_shares
             is_whole = not any(part.resource_claim_device.share_id for part in parts)
             return HAMI_CORE if container.layout else WHOLE_GPU if is_whole else UNREAD
+        if holding.scheme is KAI_SCHEME:
+            return self._fraction_way()
         row = registry().of(holding.scheme)
         way = row.limit_way if row else UNREAD
         return WHOLE_GPU if self._is_whole(holding, way) else way

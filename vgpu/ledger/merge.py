@@ -110,6 +110,7 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         *checks.without_device(asked, containers_by_pod, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.of_resource_claims(evidence, registry),
+        *checks.of_groups(evidence),
         *checks.unreadable(malformed),
     ]
     excused = tuple(filter(partial(_is_excused, others), conflicts)) if others else ()

@@ -4,6 +4,8 @@ Parts that have not changed since the samples before are cached.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 
 import msgspec
 
@@ -20,6 +22,7 @@ from vgpu.ledger.from_dra import (
     missing_specs,
     resource_claim_statements,
 )
+from vgpu.ledger.from_kai import node_groups
 from vgpu.ledger.from_kubelet import (
     NO_CONTEXT,
     GrantContext,
@@ -44,7 +47,8 @@ from vgpu.model.facts import (
     ResourceClaimSample,
 )
 from vgpu.model.names import PodRef, Source
-from vgpu.model.objects import Pod
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.kubeshare.node import with_handles
 
@@ -108,6 +112,7 @@ class NodeSamples(CollectorSamples, frozen=True):
         incomplete: sources that were not read completely.
         resource_claims: what the API server has of the node's ResourceClaims.
         context: what distinguishes NVIDIA's grants from those of other systems.
+        node_object: the node; None if it was not read.
     """
 
     node: str = ""
@@ -119,6 +124,7 @@ class NodeSamples(CollectorSamples, frozen=True):
     incomplete: Collection[Source] = ()
     resource_claims: ResourceClaimSample | None = None
     context: GrantContext = NO_CONTEXT
+    node_object: Node | None = None
 
 
 class NodeFiles(msgspec.Struct, frozen=True):
@@ -162,28 +168,27 @@ def read_samples(
     owners = process.owners if process and process.sees_host else None
     by_source: dict[Source, Iterable[Statement]] = {}
     malformed = [error for reading in readings for error in reading.malformed]
-    grants: dict[Source, Sequence[Grant]] = {}
+    grants = _grants(samples, refs.values())
     unread: set[str] = set()
-    if kubelet and kubelet.grants is not None:
-        grants[Source.CHECKPOINT] = kubelet.grants
-    if samples.held is not None:
-        grants[Source.POD_RESOURCES] = identified(
-            samples.held, refs.values(), grants.get(Source.CHECKPOINT)
-        )
     virtual = holders(refs.values(), samples.node)
     uuids = of_share_pods(pods or ()) | of_holders(
         virtual, (grant for granted in grants.values() for grant in granted)
     )
+    groups = node_groups(
+        pods,
+        refs.values(),
+        (grant for granted in grants.values() for grant in granted),
+        samples.node_object,
+        partial(_mib, gpu),
+        lists_all=samples.pods_complete,
+    )
     if pods is not None:
-        by_source[Source.ANNOTATIONS] = [
-            statement
-            for pod, reading in zip(pods, readings, strict=True)
-            for statement in on_gpus(pod, reading.statements, uuids)
-        ]
+        by_source[Source.ANNOTATIONS] = _of_annotations(pods, readings, uuids)
     if samples.own is not None:
         by_source[Source.OWN_CHECKPOINT] = samples.own
+    frames = {*virtual, *groups.reservations}
     for source, granted in grants.items():
-        real = (grant for grant in granted if grant.pod_uid not in virtual)
+        real = (grant for grant in granted if grant.pod_uid not in frames)
         allocations = memory.allocations(real, all_codecs, source, samples.context)
         by_source[source] = [
             statement for container in allocations for statement in container.statements
@@ -214,7 +219,7 @@ def read_samples(
         stated = [report.statement for report in files.limits]
         by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
         malformed += (each for each in stated if isinstance(each, Malformed))
-    statements = tuple(statement for given in by_source.values() for statement in given)
+    statements = groups.statements(chain.from_iterable(by_source.values()))
     reusing = pods_with_reused_ids(statements)
     evidence = Evidence(
         node=samples.node,
@@ -228,7 +233,7 @@ def read_samples(
         names=refs,
         wanted=tuple(request for reading in readings for request in reading.wanted),
         malformed=tuple(malformed),
-        read=frozenset(by_source),
+        read=frozenset(by_source) | groups.read,
         incomplete=frozenset(incomplete),
         unread_grants=frozenset(unread),
         bounds=bounded,
@@ -238,6 +243,7 @@ def read_samples(
         missing_specs=tuple(missing_specs(kubelet, details)) if kubelet else (),
         running=None if owners is None else running_containers(reusing, owners.values(), names),
         started=started_containers(reusing, refs, names),
+        group_problems=groups.evidence.problems,
     )
     return evidence, files
 
@@ -270,6 +276,34 @@ def _of_resource_claims(
             statement,
         )
     return found
+
+
+def _grants(samples: NodeSamples, pods: Iterable[PodRef]) -> dict[Source, Sequence[Grant]]:
+    """What the kubelet has allocated, by the source that reports it."""
+    grants: dict[Source, Sequence[Grant]] = {}
+    if samples.kubelet and samples.kubelet.grants is not None:
+        grants[Source.CHECKPOINT] = samples.kubelet.grants
+    if samples.held is not None:
+        checkpoint = grants.get(Source.CHECKPOINT)
+        grants[Source.POD_RESOURCES] = identified(samples.held, pods, checkpoint)
+    return grants
+
+
+def _of_annotations(
+    pods: Iterable[Pod], readings: Iterable[Reading], uuids: Mapping[str, str]
+) -> list[Statement]:
+    """The statements of the pods' annotations; ``uuids`` are those of KubeShare's virtual GPUs."""
+    return [
+        statement
+        for pod, reading in zip(pods, readings, strict=True)
+        for statement in on_gpus(pod, reading.statements, uuids)
+    ]
+
+
+def _mib(gpu: GpuSample | None) -> dict[str, int]:
+    """The MiB of each GPU, as the driver reports it."""
+    devices = devices_of(gpu.gpus) if gpu else ()
+    return {each.uuid: each.memory_bytes // MIB for each in devices if each.memory_bytes}
 
 
 def _mps_servers(limits: LimitSample | None) -> frozenset[int]:

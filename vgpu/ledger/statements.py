@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
+from vgpu.ledger.conflict_kinds import ConflictKind
 from vgpu.model.allocation import Device, Request, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.objects import Pod
@@ -24,6 +25,7 @@ PRECEDENCE = (
     Source.CHECKPOINT,
     Source.OWN_CHECKPOINT,
     Source.RESOURCE_CLAIM,
+    Source.RESERVATION_POD,
     Source.SHIM,
     Source.LIMIT_FILE,
     Source.ANNOTATIONS,
@@ -135,6 +137,16 @@ class Malformed(msgspec.Struct, frozen=True, gc=False):
     problem: ClaimProblem | None = None
 
 
+class GroupProblem(msgspec.Struct, frozen=True, gc=False):
+    """What is wrong with a GPU group; its fields are those of the conflict that it becomes."""
+
+    kind: ConflictKind
+    pod: PodRef
+    detail: str
+    device: str = ""
+    container: str = ""
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """All that was read about one node.
 
@@ -163,6 +175,7 @@ class Evidence(msgspec.Struct, frozen=True):
             one device ID of the kubelet's; "" for a container of unknown name. None where the
             host's processes are unknown.
         started: likewise those that have run at any time, as far as their logs are there.
+        group_problems: what is wrong with GPU groups (KAI Scheduler).
     """
 
     node: str = ""
@@ -184,6 +197,7 @@ class Evidence(msgspec.Struct, frozen=True):
     missing_specs: tuple[tuple[str, str], ...] = ()
     running: frozenset[tuple[str, str]] | None = None
     started: frozenset[tuple[str, str]] = frozenset()
+    group_problems: tuple[GroupProblem, ...] = ()
 
 
 Containers = dict[str, tuple[Statement, ...]]

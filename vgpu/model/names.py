@@ -75,6 +75,7 @@ class Source(StrEnum):
     ANNOTATIONS = "annotations"
     OWN_CHECKPOINT = "own-checkpoint"
     RESOURCE_CLAIM = "resource-claim"
+    RESERVATION_POD = "reservation-pod"
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -152,6 +152,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         tolerations: taints that it tolerates, of a pod that is bound to no node.
         scheduler: the name of the scheduler that it is for (spec.schedulerName); "" if unknown.
         finalizers: those that are left, of a pod that is being deleted.
+        group_gpus: the UUIDs of the GPUs of its groups (KAI Scheduler), which other objects name;
+            empty until all of them are known. Only :mod:`vgpu.schemes.kai.groups` sets it.
     """
 
     ref: PodRef
@@ -185,6 +187,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     scheduler: str = ""
     gates: tuple[str, ...] = ()
     finalizers: tuple[str, ...] = ()
+    group_gpus: tuple[str, ...] = ()
 
     @property
     def kubelet_uid(self) -> str:

@@ -5,7 +5,8 @@ for a part of a GPU by the annotation ``gpu-fraction`` or ``gpu-memory`` and req
 the binder labels the pod with its GPU group, ``runai-gpu-group``, or with a label
 ``runai-gpu-group/<group>`` for each of several GPUs (``pkg/common/constants/constants.go``,
 ``pkg/common/resources/gpu_sharing.go``). A pod in the namespace of reservations keeps the GPU of
-the group (``pkg/binder/binding/resourcereservation``); deleting it ends the group's pods.
+the group (``pkg/binder/binding/resourcereservation``); deleting it ends the group's pods. A pod
+whose groups have known GPUs (:mod:`vgpu.schemes.kai.groups`) is read, and is none of these here.
 
 Koordinator (koordinator-sh/koordinator, v1.0 to v1.8): the scheduler writes the devices of a pod
 into ``scheduling.koordinator.sh/device-allocated`` (``apis/extension/device_share.go``). Pods
@@ -30,17 +31,14 @@ from typing import Final
 
 import msgspec
 
+from vgpu.model.allocation import Request
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.model.units import MIB
-from vgpu.schemes.text import number
+from vgpu.schemes.kai.groups import is_group_key, is_reservation
+from vgpu.schemes.kai.keys import FRACTIONS, RESERVATION, RESERVATION_NAMESPACES
+from vgpu.schemes.kai.request import AskedFraction, asked, asked_devices, fraction_container
 from vgpu.schemes.vendors import is_of_other_vendor
-
-GPU_GROUP: Final = "runai-gpu-group"
-"""The label with a pod's GPU group; with ``/<group>`` behind it, of each of several."""
-
-FRACTIONS: Final = ("gpu-fraction", "gpu-memory")
-"""Annotations by which users of KAI ask for a part of a GPU."""
 
 DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 """The annotation with the devices that Koordinator has allocated."""
@@ -50,15 +48,6 @@ ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
 
 MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
 """Koordinator's resource: percent of a GPU's memory, more than 100 of several GPUs."""
-
-RESERVATION: Final = ("app", "kai-resource-reservation")
-"""The label of KAI's reservation pods, in :data:`_RESERVATIONS`."""
-
-_MOST_MIB: Final = 1 << 24
-"""Maximum number of MiB of a GPU that a pod asks for."""
-
-_RESERVATIONS: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
-"""Namespaces of KAI's reservation pods; the second is that of releases before v0.6."""
 
 _OF_VENDOR: Final = re.compile(
     r"hami\.io/(?!vgpu-)[A-Za-z0-9.-]+-devices-(?:allocated|to-allocate)", re.ASCII
@@ -80,48 +69,40 @@ class Recognised(msgspec.Struct, frozen=True, gc=False):
     key: str
 
 
-class AskedFraction(msgspec.Struct, frozen=True, gc=False):
-    """What a pod of KAI asks for of a GPU: a part of it, or an amount of memory."""
-
-    part: float | None = None
-    memory_bytes: int | None = None
-
-    def memory_of(self, gpu_bytes: int | None) -> int | None:
-        """Bytes of a GPU of this size, in whole MiB; None if unknown."""
-        if self.memory_bytes is not None:
-            return self.memory_bytes
-        if self.part is None or gpu_bytes is None:
-            return None
-        return int(gpu_bytes // MIB * self.part) * MIB
-
-
 def asked_fraction(pod: Pod) -> AskedFraction | None:
     """What a pod of KAI asks for; None of other pods. An amount that cannot be read is unknown."""
-    recognised = other_scheduler(pod)
-    if recognised is None or recognised.scheduler is not OtherScheduler.KAI:
-        return None
-    part, memory = (pod.annotations.get(key, "") for key in FRACTIONS)
-    mebibytes = number(memory, _MOST_MIB)
-    try:
-        fraction = float(part)
-    except ValueError:
-        fraction = 0.0
-    return AskedFraction(
-        fraction if 0 < fraction <= 1 else None, mebibytes * MIB if mebibytes else None
-    )
+    if not pod.group_gpus:
+        recognised = other_scheduler(pod)
+        if recognised is None or recognised.scheduler is not OtherScheduler.KAI:
+            return None
+    return asked(pod)
+
+
+def fraction_requests(pod: Pod) -> tuple[Request, ...]:
+    """What a pod of KAI asks for as a request; none of other pods.
+
+    How much memory a part of a GPU is, only the node shows on which the pod is.
+    """
+    amount = asked_fraction(pod)
+    if amount is None or not amount.is_known:
+        return ()
+    memory = None if amount.memory_mib is None else amount.memory_mib * MIB
+    return (Request(fraction_container(pod), asked_devices(pod) or 1, memory),)
 
 
 def unread_containers(pod: Pod) -> tuple[str, ...]:
     """The containers of another scheduler's pod that have shares of GPUs, which vgpu does not read.
 
-    Those that request its resources, else the first one, as KAI has it. None of a pod of a vendor's
-    devices, or of KAI's reservations, which have whole GPUs.
+    Those that request its resources, else the first one; of KAI's the one that is named, else the
+    first. None of a pod of a vendor's devices, or of KAI's reservations, which have whole GPUs.
     """
     recognised = other_scheduler(pod)
     if recognised is None or recognised.scheduler is OtherScheduler.VENDOR:
         return ()
-    if pod.ref.namespace in _RESERVATIONS and pod.labels.get(RESERVATION[0]) == RESERVATION[1]:
+    if is_reservation(pod):
         return ()
+    if recognised.scheduler is OtherScheduler.KAI:
+        return tuple(filter(None, (fraction_container(pod),)))
     asking = tuple(
         container.name
         for container in pod.containers
@@ -154,10 +135,6 @@ class ForeignMark(msgspec.Struct, frozen=True):
     namespaces: frozenset[str] = frozenset()
 
 
-def _is_group(key: str) -> bool:
-    return key == GPU_GROUP or key.startswith(f"{GPU_GROUP}/")
-
-
 def _is_koordinators(name: str) -> bool:
     return name.startswith("koordinator.sh/gpu")
 
@@ -167,12 +144,12 @@ def _is_of_vendor(key: str) -> bool:
 
 
 MARKS: Final = (
-    ForeignMark(OtherScheduler.KAI, labels=_is_group),
+    ForeignMark(OtherScheduler.KAI, labels=is_group_key),
     ForeignMark(
         OtherScheduler.KAI,
         labels=RESERVATION[0].__eq__,
         value=RESERVATION[1],
-        namespaces=_RESERVATIONS,
+        namespaces=RESERVATION_NAMESPACES,
     ),
     ForeignMark(OtherScheduler.KOORDINATOR, annotations=DEVICE_ALLOCATED.__eq__),
     ForeignMark(OtherScheduler.KOORDINATOR, labels=ISOLATION.__eq__),
@@ -208,7 +185,9 @@ def system_of_resource(name: str) -> OtherScheduler | None:
 
 
 def other_scheduler(pod: Pod) -> Recognised | None:
-    """The other system that the pod belongs to; None if it belongs to none."""
+    """The other system that the pod belongs to; None if it is none, or its GPUs are known."""
+    if pod.group_gpus:
+        return None
     if not _has_mark(pod):  # nearly all; this is called for every pod of a cluster
         return None
     for mark in MARKS:
@@ -221,7 +200,7 @@ def other_scheduler(pod: Pod) -> Recognised | None:
 def _has_mark(pod: Pod) -> bool:
     if any(map(is_mark, pod.labels)) or any(map(is_mark, pod.annotations)):
         return True
-    if pod.ref.namespace in _RESERVATIONS:
+    if pod.ref.namespace in RESERVATION_NAMESPACES:
         return True
     return any(is_foreign_resource(name) for each in pod.containers for name in each.others)
 

@@ -17,6 +17,7 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
+from vgpu.schemes.kai.row import KAI_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
 from vgpu.schemes.resource_names import (
@@ -37,6 +38,7 @@ ROWS: Final = (
     KUBESHARE_ROW,
     DRA_ROW,
     NVIDIA_ROW,
+    KAI_ROW,
 )
 
 UnitBytes = Mapping[str, int | None]
@@ -205,7 +207,7 @@ class SchemeRegistry:
     def foreign(self, nodes: Sequence[Node]) -> Callable[[Pod], bool]:
         """A function: whether a pod only uses a system's names, and shares no GPU."""
         judges = [row.is_foreign(nodes) for row in self.rows if row.is_foreign]
-        return lambda pod: any(judge(pod) for judge in judges)
+        return lambda pod: any(judge(pod) for judge in judges) and not self.is_reservation(pod)
 
     def join(self, pods: Sequence[Pod], share_pods: Sequence[Pod]) -> tuple[Pod, ...]:
         """The pods with what their SharePods know of them; then SharePods without a pod."""
@@ -217,6 +219,18 @@ class SchemeRegistry:
     def keeps_for_others(self, pod: Pod) -> bool:
         """Whether a pod keeps a GPU for others, and uses nothing of it: a holder pod."""
         return any(row.keeps_for_others(pod) for row in self.rows if row.keeps_for_others)
+
+    def is_reservation(self, pod: Pod) -> bool:
+        """Whether a pod has a device of another system's plugin, and keeps it for others."""
+        return any(row.is_reservation(pod) for row in self.rows if row.is_reservation)
+
+    def resolved(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        """The pods with what other pods know of their GPUs."""
+        found = tuple(pods)
+        for row in self.rows:
+            if row.resolve:
+                found = row.resolve(found)
+        return found
 
     # ------------------------------------------------------------ evidence and repairs
 

@@ -262,6 +262,9 @@ class SchemeRow(msgspec.Struct, frozen=True):
             in words; "" if it may.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
+        is_reservation: whether a pod that keeps one has it of another system's device plugin and
+            reports which it is: it is in that system's sums, and none of its holders.
+        resolve: the pods with what other pods know of their GPUs.
         named_devices: the kubelet's IDs of one resource -> the devices that they name; None for
             IDs that are not of this system, or that only count.
         limit_way: how the system limits its containers.
@@ -289,6 +292,8 @@ class SchemeRow(msgspec.Struct, frozen=True):
     never_serves: Callable[[Pod, Node], str] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
+    is_reservation: Callable[[Pod], bool] | None = None
+    resolve: Callable[[Iterable[Pod]], tuple[Pod, ...]] | None = None
     named_devices: Callable[[KubeletGrant], NamedDevices | None] | None = None
     limit_way: LimitWay = UNREAD
     names: ResourceNames = ResourceNames()

@@ -10,6 +10,7 @@ SYSTEM_TITLES: Final[Mapping[str, str]] = {
     "kubeshare": "KubeShare",
     "nvidia": "NVIDIA's device plugin",
     "dra": "a DRA driver",
+    "kai": "KAI Scheduler",
 }
 """The sharing systems for people, by the names of their rows that differ."""
 

@@ -85,10 +85,12 @@ class LedgerBuilder:
         is_same = kept is not None and all(a is b for a, b in zip(inputs, kept, strict=True))
         if not is_same or 1 in self._over.values():
             self._limit_inputs = None
+            pods = observation.pods
             sources = limit_sources(
-                observation.pods.pods if observation.pods else (),
+                pods.pods if pods else (),
                 observation.incomplete,
                 self._over,
+                pods.node if isinstance(pods, NodeSample) else None,
             )
             judged, self._over = with_limits(
                 self._usage, self._index, self._files, observation, sources
@@ -129,6 +131,7 @@ class LedgerBuilder:
                 incomplete=incomplete_sources(observation),
                 resource_claims=observation.resource_claims,
                 context=GrantContext(None if node is None else registry().schemes_of(node)),
+                node_object=node,
             ),
             memory=self._memory,
         )

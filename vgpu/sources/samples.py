@@ -26,6 +26,7 @@ from vgpu.model.facts import (
 from vgpu.model.names import ContainerKind, PodRef, Source
 from vgpu.model.objects import MalformedObject, Node, Pod
 from vgpu.model.reasons import Reason, Rejection
+from vgpu.schemes.registry import registry
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
     """The sample of these pods; of ``malformed`` pods only the existence is known."""
-    all_pods = tuple(pods)
+    all_pods = registry().resolved(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
     statuses = []
@@ -178,7 +179,7 @@ SOURCES: Mapping[str, frozenset[Source]] = {
     "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES, Source.DRA_STATE}),
     "limits": frozenset({Source.LIMIT_FILE}),
     "own": frozenset({Source.OWN_CHECKPOINT}),
-    "pods": frozenset({Source.ANNOTATIONS}),
+    "pods": frozenset({Source.ANNOTATIONS, Source.RESERVATION_POD}),
     "process": frozenset({Source.PROCESS}),
 }
 """The sources that are in each field of an observation; the driver adds the processes."""

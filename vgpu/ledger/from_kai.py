@@ -1,0 +1,371 @@
+"""KAI Scheduler's shares on one node, from the pods of its GPU groups; what is wrong there. Pure.
+
+The size of a share is the scheduler's, which is what others cannot have. What HAMi-core enforces
+of it is another number (:mod:`vgpu.schemes.kai.request`): a region with that number agrees with
+the share.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.ledger.conflict_kinds import ConflictKind
+from vgpu.ledger.liveness import node_uid
+from vgpu.ledger.statements import KUBELET, GroupProblem, Statement
+from vgpu.model.allocation import Device, Share
+from vgpu.model.facts import Grant
+from vgpu.model.names import Phase, PodRef, Source
+from vgpu.model.objects import Node, Pod, holds_devices
+from vgpu.model.units import MIB, count
+from vgpu.schemes.kai.groups import (
+    GpuGroups,
+    gpu_groups,
+    groups_of,
+    is_reservation,
+    may_be_reservation,
+    reserved_gpu,
+)
+from vgpu.schemes.kai.keys import GPU_GROUP, KAI, RESERVED_GPU
+from vgpu.schemes.kai.request import (
+    AskedFraction,
+    asked,
+    capacity_mib,
+    fraction_container,
+    label_mib,
+    printed,
+)
+
+_MODEL_LABEL: Final = "nvidia.com/gpu.product"
+
+_MOST_NAMED: Final = 3
+"""Maximum number of pods that a conflict names."""
+
+_TOLERANCE_MIB: Final = 1
+"""Maximum difference between a limit that is computed and one that is enforced, in MiB."""
+
+
+class GroupEvidence(msgspec.Struct, frozen=True):
+    """What the pods of a node's groups show.
+
+    Attributes:
+        statements: the shares of tenants whose GPUs are known.
+        devices: the GPUs that reservation pods have, each with the memory that KAI shares.
+        problems: what is wrong with groups and reservation pods.
+        limits: UID on the node -> the limit that HAMi-core is to enforce, and the size that
+            the scheduler counts, in bytes.
+        is_used: whether a pod of the node is KAI's.
+    """
+
+    statements: tuple[Statement, ...] = ()
+    devices: tuple[Device, ...] = ()
+    problems: tuple[GroupProblem, ...] = ()
+    limits: Mapping[str, tuple[int, int]] = {}
+    is_used: bool = False
+
+
+NO_GROUPS: Final = GroupEvidence()
+"""The evidence of a node without KAI's pods."""
+
+
+def group_evidence(
+    pods: Iterable[Pod],
+    node: Node | None,
+    sizes: Mapping[str, int] | None = None,
+    granted: Mapping[str, frozenset[str]] | None = None,
+    *,
+    lists_all: bool,
+) -> GroupEvidence:
+    """The evidence of a node's pods, which are :func:`~vgpu.schemes.kai.groups.resolved`.
+
+    ``sizes`` are the MiB of the node's GPUs by UUID, where the driver was asked; the label of the
+    ``node`` comes first, as it does for KAI. ``granted`` are the devices that the kubelet has
+    allocated, by the UID of the reservation pod. ``lists_all`` is whether no reservation pod of
+    the node is missing among the pods.
+    """
+    groups = gpu_groups(pods)
+    if not (groups.reservations or groups.tenants):
+        return NO_GROUPS
+    label, by_uuid = label_mib(node), sizes or {}
+    tenants = {pod.ref.uid: pod for pods in groups.tenants.values() for pod in pods}
+    living = [pod for pod in tenants.values() if holds_devices(pod)]
+    statements: list[Statement] = []
+    limits: dict[str, tuple[int, int]] = {}
+    for pod in sorted(living, key=_name_of):
+        if pod.group_gpus:
+            request = asked(pod)
+            mib = label or by_uuid.get(pod.group_gpus[0])
+            statements.append(_statement(pod, request, label, by_uuid))
+            limit, room = request.limit_mib(mib), request.room_mib(mib)
+            if limit is not None and room is not None:
+                limits[node_uid(pod)] = limit * MIB, room * MIB
+    return GroupEvidence(
+        tuple(statements),
+        tuple(_devices(groups, node, label)),
+        (
+            *_of_groups(groups, lists_all=lists_all),
+            *_of_reservations(groups, granted),
+            *_of_gpus(groups),
+            *_of_tenants(living, label),
+        ),
+        limits,
+        is_used=True,
+    )
+
+
+def _statement(
+    pod: Pod, request: AskedFraction, label: int | None, sizes: Mapping[str, int]
+) -> Statement:
+    ref = PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name)
+    shares = []
+    for uuid in pod.group_gpus:
+        mib = request.room_mib(label or sizes.get(uuid))
+        shares.append(Share(uuid, None if mib is None else mib * MIB))
+    return Statement(
+        source=Source.RESERVATION_POD,
+        pod=ref,
+        container=fraction_container(pod),
+        shares=tuple(shares),
+        scheme=KAI,
+        phase=Phase.ASSIGNED,
+        since=pod.scheduled_at,
+        where=f"label {GPU_GROUP} of {ref.namespace}/{ref.name}",
+    )
+
+
+def _devices(groups: GpuGroups, node: Node | None, label: int | None) -> Iterator[Device]:
+    model = node.labels.get(_MODEL_LABEL, "") if node is not None else ""
+    uuids = {reserved_gpu(pod) for pods in groups.reservations.values() for pod in pods}
+    for uuid in sorted(uuids - {""}):
+        room = capacity_mib(label) * MIB if label else None
+        yield Device(uuid, memory_bytes=room, model=model)
+
+
+def _name_of(pod: Pod) -> tuple[str, str, str]:
+    return pod.ref.namespace, pod.ref.name, pod.ref.uid
+
+
+# ---------------------------------------------------------------- a node's own sources
+
+
+class NodeGroups(msgspec.Struct, frozen=True):
+    """The groups of a node whose own sources are read.
+
+    Attributes:
+        reservations: UIDs of the reservation pods: what the kubelet has allocated to them is the
+            frame of their tenants' shares.
+        reserved: the GPUs of these pods, where nothing shows who their tenants are.
+        evidence: what the pods show.
+    """
+
+    reservations: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
+    evidence: GroupEvidence = NO_GROUPS
+
+    @property
+    def read(self) -> frozenset[Source]:
+        """The source that they are, on a node that has any."""
+        is_used = self.reservations or self.evidence.is_used
+        return frozenset({Source.RESERVATION_POD} if is_used else ())
+
+    def statements(self, others: Iterable[Statement]) -> tuple[Statement, ...]:
+        """The statements of all sources: the ``others``, read as KAI's where they are, and its own.
+
+        A container's region has the limit of HAMi-core, which is not what the scheduler counts.
+        """
+        stated = tuple(others)
+        if not self.read:
+            return stated
+        granted = {each.pod.uid for each in stated if each.source in KUBELET}
+        unnamed = [
+            each
+            for each in stated
+            if each.pod.uid
+            and each.pod.uid not in granted
+            and not self.reserved.isdisjoint(share.device for share in each.shares)
+        ]
+        tenants = {each.pod.uid for each in (*self.evidence.statements, *unnamed)}
+        return (
+            *(self._of_region(each) if _is_region(each, tenants) else each for each in stated),
+            *self.evidence.statements,
+            *(self._of_process(each) for each in unnamed if each.source is Source.PROCESS),
+        )
+
+    def _of_region(self, region: Statement) -> Statement:
+        sizes = self.evidence.limits.get(region.pod.uid)
+        shares = tuple(_as_counted(share, sizes) for share in region.shares)
+        return structs.replace(region, scheme=KAI, shares=shares)
+
+    def _of_process(self, process: Statement) -> Statement:
+        """The share of a container that uses a reserved GPU: how large it is, is not known.
+
+        Its device plugin gives such a GPU to nobody else, so that a user is one of its tenants.
+        """
+        devices = [share.device for share in process.shares if share.device in self.reserved]
+        return structs.replace(
+            process,
+            source=Source.RESERVATION_POD,
+            shares=tuple(map(Share, devices)),
+            scheme=KAI,
+            alive=False,
+            where=f"reservation pod with {', '.join(devices)}",
+        )
+
+
+NO_NODE_GROUPS: Final = NodeGroups()
+"""The groups of a node without KAI."""
+
+
+def node_groups(
+    pods: Sequence[Pod] | None,
+    names: Iterable[PodRef],
+    grants: Iterable[Grant],
+    node: Node | None,
+    sizes: Callable[[], Mapping[str, int]],
+    *,
+    lists_all: bool,
+) -> NodeGroups:
+    """The groups of a node; ``pods`` are None where the API server was not read.
+
+    Then a reservation pod is known by its name alone. The other arguments are as for
+    :func:`group_evidence`, and ``grants`` are what the kubelet has allocated.
+    """
+    if pods is None:
+        reservations = frozenset(pod.uid for pod in names if may_be_reservation(pod))
+    else:
+        reservations = frozenset(node_uid(pod) for pod in pods if is_reservation(pod))
+    has_tenants = pods is not None and any(pod.group_gpus or groups_of(pod) for pod in pods)
+    if not (reservations or has_tenants):
+        return NO_NODE_GROUPS
+    granted: dict[str, set[str]] = {}
+    for grant in grants:
+        if grant.pod_uid in reservations:
+            devices = (each.partition("::")[0] for each in grant.device_ids)
+            granted.setdefault(grant.pod_uid, set()).update(devices)
+    if pods is None:
+        return NodeGroups(reservations, frozenset[str]().union(*granted.values()))
+    of_pods = {uid: frozenset(devices) for uid, devices in granted.items()}
+    evidence = group_evidence(pods, node, sizes(), of_pods, lists_all=lists_all)
+    return NodeGroups(reservations, evidence=evidence)
+
+
+def _is_region(each: Statement, tenants: AbstractSet[str]) -> bool:
+    return each.source is Source.SHIM and each.pod.uid in tenants
+
+
+def _as_counted(share: Share, sizes: tuple[int, int] | None) -> Share:
+    """The share of a region, with the scheduler's size if it has the limit of that size."""
+    if sizes is None or share.memory_bytes is None:
+        return share
+    limit, room = sizes
+    is_equal = abs(share.memory_bytes - limit) <= _TOLERANCE_MIB * MIB
+    return structs.replace(share, memory_bytes=room) if is_equal else share
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def _of_groups(groups: GpuGroups, *, lists_all: bool) -> Iterator[GroupProblem]:
+    """Groups without a reservation pod, and groups with several GPUs."""
+    for (node, group), pods in sorted(groups.tenants.items()):
+        living = [pod for pod in pods if holds_devices(pod) and pod.deleted_at is None]
+        if living and lists_all and (node, group) not in groups.reservations:
+            yield GroupProblem(
+                ConflictKind.GROUP_UNRESERVED,
+                _ref(living[0]),
+                detail=f"group {group} of {_named(living)} has no reservation pod on this node",
+            )
+    for (_, group), pods in sorted(groups.reservations.items()):
+        living = [pod for pod in pods if holds_devices(pod)]
+        gpus = {reserved_gpu(pod) for pod in pods} - {""}
+        if len(living) > 1 or len(gpus) > 1:
+            on = f": {', '.join(sorted(gpus))}" if gpus else ""
+            yield GroupProblem(
+                ConflictKind.GROUP_SPLIT,
+                _ref((living or pods)[0]),
+                detail=(
+                    f"group {group} has {count(len(pods), 'reservation pod')} on"
+                    f" {count(len(gpus), 'GPU')}{on}"
+                ),
+            )
+
+
+def _of_reservations(
+    groups: GpuGroups, granted: Mapping[str, frozenset[str]] | None
+) -> Iterator[GroupProblem]:
+    """Reservation pods that have ended, that nobody uses, or that the kubelet gave another GPU."""
+    for place, pods in sorted(groups.reservations.items()):
+        group = place[1]
+        tenants = [pod for pod in groups.tenants.get(place, ()) if holds_devices(pod)]
+        for pod in pods:
+            gpu = reserved_gpu(pod)
+            of_group = f"{pod.ref.key} of group {group}"
+            if not holds_devices(pod):
+                reason = f", {pod.reason}" if pod.reason else ""
+                sent = f"; new pods of the group are still sent to {gpu}" if gpu else ""
+                yield GroupProblem(
+                    ConflictKind.RESERVATION_ENDED,
+                    _ref(pod),
+                    device=gpu,
+                    detail=f"{of_group} is {pod.phase}{reason}{sent}",
+                )
+            elif gpu and not tenants:
+                yield GroupProblem(
+                    ConflictKind.RESERVATION_UNUSED,
+                    _ref(pod),
+                    device=gpu,
+                    detail=f"{of_group} keeps {gpu}, and no pod has this group",
+                )
+            has = (granted or {}).get(node_uid(pod))
+            if has and gpu and gpu not in has and holds_devices(pod):
+                yield GroupProblem(
+                    ConflictKind.RESERVATION_MOVED,
+                    _ref(pod),
+                    device=gpu,
+                    detail=(
+                        f"{of_group} reports {gpu} by {RESERVED_GPU}, and the kubelet has allocated"
+                        f" {', '.join(sorted(has))} to it"
+                    ),
+                )
+
+
+def _of_gpus(groups: GpuGroups) -> Iterator[GroupProblem]:
+    """GPUs that several groups of the node have."""
+    by_gpu: dict[str, dict[str, Pod]] = {}
+    for (_, group), pods in sorted(groups.reservations.items()):
+        for pod in pods:
+            if holds_devices(pod) and (gpu := reserved_gpu(pod)):
+                by_gpu.setdefault(gpu, {}).setdefault(group, pod)
+    for gpu, found in sorted(by_gpu.items()):
+        if len(found) > 1:
+            yield GroupProblem(
+                ConflictKind.GPU_IN_GROUPS,
+                _ref(next(iter(found.values()))),
+                device=gpu,
+                detail=f"groups {', '.join(found)} have reservation pods on this GPU",
+            )
+
+
+def _of_tenants(tenants: Iterable[Pod], label: int | None) -> Iterator[GroupProblem]:
+    """Tenants whose portion is printed as 0.00."""
+    for pod in sorted(tenants, key=_name_of):
+        portion = asked(pod).portion(label)
+        if portion is not None and printed(portion) == "0.00":
+            yield GroupProblem(
+                ConflictKind.PORTION_ZERO,
+                _ref(pod),
+                container=fraction_container(pod),
+                detail=f"{pod.ref.key} has {portion:g} of a GPU, which is printed as 0.00",
+            )
+
+
+def _ref(pod: Pod) -> PodRef:
+    return PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name)
+
+
+def _named(pods: Iterable[Pod]) -> str:
+    names = [pod.ref.key for pod in pods]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
