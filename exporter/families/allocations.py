@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from exporter.families.containers import CONTAINER_LABELS
 from exporter.view import ExporterView
 from vgpu.ledger import PRECEDENCE, Holding
-from vgpu.ledger.statements import DRA_SOURCES
+from vgpu.ledger.statements import UNCOMMON
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 
@@ -159,7 +159,7 @@ def _sources(view: ExporterView) -> Labelled:
     return {
         (source.value,): int(source in read)
         for source in PRECEDENCE
-        if source in read or source not in DRA_SOURCES
+        if source in read or source not in UNCOMMON
     }
 
 

@@ -137,4 +137,5 @@ def uses_share_pods(objects: Objects) -> bool:
         keys.update(node.annotations)
     for pod in objects.pods:
         keys.update(pod.annotations, pod.labels)
-    return registry().uses_share_pods(keys) or any(map(is_holder, objects.pods))
+    holders = filter(is_holder, objects.pods)
+    return registry().uses_share_pods(keys) or not all(map(registry().is_reservation, holders))

@@ -13,7 +13,7 @@ from tests.support.live import parse
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
 from vgpu.ledger import ConflictKind
-from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
+from vgpu.ledger.conflicts import OF_GPU_GROUPS, OF_RESOURCE_CLAIMS
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import (
@@ -165,7 +165,7 @@ def test_every_type_of_conflict_is_exported_and_zero_where_there_is_none():
     seen = observation([pod()], kubelet=kubelet(grant()))
     exported = named(series(seen), "vgpu_allocation_conflicts")
     assert {at.split('"')[1] for at in exported} == {
-        kind.value for kind in ConflictKind if kind not in OF_RESOURCE_CLAIMS
+        kind.value for kind in ConflictKind if kind not in OF_RESOURCE_CLAIMS | OF_GPU_GROUPS
     }
     assert set(exported.values()) == {0}
 

@@ -3,6 +3,7 @@
 import pytest
 
 from reconciler.model import Coverage, Scope, Snapshot
+from reconciler.observe.dump import uses_share_pods
 from reconciler.plan import eligibility, make_plan, making
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
@@ -13,11 +14,12 @@ from reconciler.rules.kai import CAUSES
 from tests.kai.kai_world import HOUR, NOW, KaiNode, Seen, TenantPod
 from tests.kai.test_healthy_nodes import ALL_IN
 from tests.support.kai_pods import gpu, kai_node, reservation, tenant
-from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.inventory import Objects, Units, detect_schemes, inventory
 from vgpu.ledger.cluster import cluster
 from vgpu.ledger.conflict_kinds import OF_GPU_GROUPS, ConflictKind
 from vgpu.ledger.from_kai import group_evidence
 from vgpu.model.names import PodRef
+from vgpu.model.objects import Container
 from vgpu.schemes.registry import registry
 
 
@@ -90,6 +92,19 @@ def test_a_list_of_some_namespaces_does_not_prove_that_a_reservation_pod_is_gone
     assert found(tenant(), lists_all=False) == []
     elsewhere = reservation("h", gpu(2)), tenant("other", ("h",))
     assert found(tenant(), *elsewhere, lists_all=False) == [(Cause.GROUP_UNRESERVED, "train")]
+
+
+def test_a_whole_gpu_of_another_pod_is_none_of_a_group():
+    """The kubelet has allocated the GPU of a group to its reservation pod alone."""
+    whole = tenant("whole", (), "", containers=(Container("main", {"nvidia.com/gpu": 1}),))
+    objects = Objects((kai_node(),), (reservation(), tenant(), whole))
+    (view,) = inventory(objects, Units()).nodes
+    (entry,) = view.ledger.devices
+    assert view.maybe_held.memory_bytes == view.maybe_held_of(entry).memory_bytes == 0
+
+
+def test_a_dump_with_reservation_pods_does_not_need_sharepods():
+    assert not uses_share_pods(Objects((kai_node(),), (reservation(), tenant())))
 
 
 def test_pods_that_end_or_are_deleted_need_no_reservation_pod():

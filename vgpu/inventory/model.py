@@ -24,6 +24,7 @@ from vgpu.placement.cluster_views import ViewedNode
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingPod
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.registry import UnitBytes, registry
 
 
@@ -32,7 +33,8 @@ class Objects(msgspec.Struct, frozen=True):
 
     ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
     ``malformed`` are the unreadable objects, ``resource_claims`` those of dynamic resource
-    allocation.
+    allocation. ``lists_all`` is whether no pod of any namespace is missing, which a dump does not
+    show.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -41,6 +43,7 @@ class Objects(msgspec.Struct, frozen=True):
     unhealthy: Mapping[str, str] = {}
     malformed: tuple[MalformedObject, ...] = ()
     resource_claims: ClusterResourceClaims = ClusterResourceClaims()
+    lists_all: bool = False
 
 
 class Units(msgspec.Struct, frozen=True):
@@ -255,7 +258,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     def maybe_held_of(self, entry: DeviceEntry) -> MaybeHeld:
         """How much of the free memory of a GPU pods may hold, whose GPU is not known."""
         unknown = self.on_unknown_gpu
-        if not unknown:
+        if not unknown or self.system_of(entry) == KAI.value:  # reserved as a whole
             return NOT_HELD
         own, registered = self._scheme_of(entry), self._registered_schemes()
         may = [each for each in unknown if each.scheme not in registered or each.scheme is own]

@@ -91,6 +91,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         schemes.codecs,
         objects.unhealthy,
         objects.resource_claims,
+        lists_all=objects.lists_all,
     )
     placing = scheduler_schemes(schemes.unit_bytes)
     placements = cluster_views(
@@ -194,8 +195,18 @@ def _views(
                     **reserved.get(name, {}),
                 },
                 units_left=left.get(name, {}),
-                of_nvidia=on_unknown_gpus(of_nvidia.get(name, ()), ledger),
+                of_nvidia=on_unknown_gpus(
+                    of_nvidia.get(name, ()), _without(ledger, reserved.get(name, {}))
+                ),
             )
+
+
+def _without(ledger: Ledger, reserved: Collection[str]) -> Ledger:
+    """The ledger without GPUs that reservation pods have: the plugin gives them to nobody else."""
+    if not reserved:
+        return ledger
+    devices = tuple(entry for entry in ledger.devices if entry.device.name not in reserved)
+    return replace(ledger, devices=devices)
 
 
 def of_other_systems(

@@ -39,7 +39,10 @@ write it. No tenant can write what the kernel and the driver report about its pr
 RANK: Mapping[Source, int] = {source: rank for rank, source in enumerate(PRECEDENCE)}
 
 DRA_SOURCES = frozenset({Source.DRA_STATE, Source.RESOURCE_CLAIM})
-"""Sources of ResourceClaims alone; a node without these has not even their names in metrics."""
+"""Sources of ResourceClaims alone."""
+
+UNCOMMON = DRA_SOURCES | {Source.RESERVATION_POD}
+"""Sources that a node without their system has not even the names of in metrics."""
 
 LIMITS = frozenset({Source.SHIM, Source.LIMIT_FILE})
 """Sources that report what is enforced, not what was allocated."""

@@ -321,7 +321,15 @@ def from_cluster(
             notes += _unknown_health(nodes, error.message)
     share_pods = tuple(pod for page in share_pages for pod in page.objects)
     sharing, resource_claims = with_resource_claims(pods, listed_resource_claims, slices)
-    objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
+    objects = Objects(
+        nodes,
+        sharing,
+        share_pods,
+        unhealthy,
+        tuple(malformed),
+        resource_claims,
+        lists_all=True,
+    )
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(
         objects,
