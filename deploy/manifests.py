@@ -153,6 +153,16 @@ MANIFESTS: Final = {
         ("reconciler-node/configmap", "reconciler-node/daemonset"),
         _NODE,
     ),
+    "bill-close.yaml": Manifest(
+        "A CronJob that closes days for `vgpu bill`, and its volume. Set Prometheus' address.",
+        ("bill/serviceaccount", "bill/claim", "bill/cronjob"),
+        {
+            "bill": {
+                "enabled": True,
+                "prometheus": "http://prometheus-operated.monitoring.svc:9090",
+            }
+        },
+    ),
     "feedback.yaml": Manifest(
         "The feedback to HAMi-core, on nodes without HAMi's monitor.",
         ("feedback/serviceaccount", "feedback/daemonset"),

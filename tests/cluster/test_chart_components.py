@@ -239,6 +239,48 @@ def test_the_token_daemon_is_scraped_at_its_port_which_it_does_not_declare(chart
     assert service["spec"]["ports"] == [{"name": "tokens", "port": 9402, "targetPort": 9402}]
 
 
+# ---------------------------------------------------------------- days for bills
+
+
+def test_days_are_closed_with_no_right_but_to_ask_prometheus(sets):
+    documents = [
+        each
+        for each in sets["everything"]
+        if each["metadata"]["name"] == "vgpu-gpus-bill" and each["kind"] != "NetworkPolicy"
+    ]
+    assert {each["kind"] for each in documents} == {"ServiceAccount", "CronJob"}
+    ((_, spec, container),) = containers(documents)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["volumes"][0] == {"name": "days", "persistentVolumeClaim": {"claimName": "days"}}
+    params = parse(container["args"]).params
+    assert (params["zone"].key, params["kube_labels"]) == ("Europe/Berlin", ("pool",))
+    assert params["prometheus"] == "https://prometheus.example.com/thanos"
+    (policy,) = (
+        each["spec"]
+        for each in kinds(sets["everything"], "NetworkPolicy")
+        if each["metadata"]["name"] == "vgpu-gpus-bill"
+    )
+    assert "ingress" not in policy
+    prometheus, names = policy["egress"]
+    assert [port["port"] for port in prometheus["ports"]] == [9090, 443]
+    assert [next(iter(peer)) for peer in prometheus["to"]] == ["namespaceSelector"]
+    assert {port["port"] for port in names["ports"]} == {53, 5353}
+
+
+def test_the_volume_of_closed_days_outlives_the_release(sets):
+    (claim,) = kinds(sets["least"], "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"] == {"requests": {"storage": "10Gi"}}
+    (job,) = (
+        each
+        for each in kinds(sets["least"], "CronJob")
+        if each["metadata"]["name"] == claim["metadata"]["name"]
+    )
+    (volume,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
 # ---------------------------------------------------------------- KubeShare's controllers
 
 

@@ -131,6 +131,7 @@ WRITTEN = {
         "/run/vgpu",
     },
     "tokens": {"/run/vgpu/tokens"},
+    "bill": {"/var/lib/vgpu-bill"},
 }
 
 
@@ -178,7 +179,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "node": int(kubeshare.main.NODE_ADDRESS.rpartition(":")[2]),
     }
     program = container["args"][container["args"][0] == "kubeshare"]
-    if name == "reconciler-cronjob.yaml":
+    if name in ("reconciler-cronjob.yaml", "bill-close.yaml"):
         assert "ports" not in container
         return
     if name == "tokens.yaml":  # a port of the host would keep the next pod from starting
@@ -224,6 +225,32 @@ def test_only_who_asks_the_api_server_has_a_token_and_rights():
         assert spec["automountServiceAccountToken"] is asks
         rights = {("list", "pods"), ("watch", "pods"), ("get", "nodes")}
         assert granted(DOCUMENTS[name]) == (rights if asks else set())
+
+
+# ---------------------------------------------------------------- days for bills
+
+
+def test_days_are_closed_by_who_has_no_account_and_nothing_of_the_host():
+    documents = DOCUMENTS["bill-close.yaml"]
+    ((_, spec, _),) = containers(documents)
+    assert spec["automountServiceAccountToken"] is False
+    (account,) = kinds(documents, "ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    assert granted(documents) == set()
+    assert spec["securityContext"]["runAsUser"] == 65532
+    assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"  # modes stay 0600
+    (claim,) = kinds(documents, "PersistentVolumeClaim")
+    (volume,) = spec["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_days_are_closed_in_the_zone_of_their_schedule():
+    documents = DOCUMENTS["bill-close.yaml"]
+    (job,) = kinds(documents, "CronJob")
+    ((_, _, container),) = containers(documents)
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+    assert parse(container["args"]).params["zone"].key == job["spec"]["timeZone"] == "UTC"
 
 
 # ---------------------------------------------------------------- rights

@@ -11,7 +11,16 @@ from vgpucli.main import main
 
 Object = dict[str, Any]
 
-OWN = ("exporter", "device-plugin", "reconcile", "scheduler", "kubeshare", "feedback", "tokens")
+OWN = (
+    "exporter",
+    "device-plugin",
+    "reconcile",
+    "scheduler",
+    "kubeshare",
+    "feedback",
+    "tokens",
+    "bill",
+)
 """First words of our programs' command lines."""
 
 
@@ -60,9 +69,11 @@ def parse(args: list[str]) -> click.Context:
         deviceplugin.flags.options_from(context)
         return context
     command = main.get_command(click.Context(main), name)
-    while isinstance(command, click.Group) and not command.invoke_without_command:
-        name, rest = rest[0], rest[1:]
-        command = command.get_command(click.Context(command), name)
+    while isinstance(command, click.Group):
+        within = command.get_command(click.Context(command), rest[0]) if rest else None
+        if within is None:
+            break
+        command, name, rest = within, rest[0], rest[1:]
     context = command.make_context(name, list(rest))
     if args[0] == "exporter":
         exporter.flags.options_from(context)

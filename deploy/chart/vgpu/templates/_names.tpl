@@ -1,5 +1,5 @@
 {{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node, scheduler,
-kubeshare-controller, kubeshare-node. */}}
+kubeshare-controller, kubeshare-node, feedback, tokens, bill. */}}
 
 {{- define "vgpu.name" -}}
 {{- .Values.nameOverride | default "vgpu" -}}
@@ -61,6 +61,8 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.kubeshare.controller.serviceAccount -}}
 {{- else if eq $part "kubeshare-node" -}}
 {{- toJson $values.kubeshare.node.serviceAccount -}}
+{{- else if eq $part "bill" -}}
+{{- toJson $values.bill.serviceAccount -}}
 {{- else if eq $part "feedback" -}}
 {{- toJson $values.feedback.serviceAccount -}}
 {{- else if eq $part "tokens" -}}

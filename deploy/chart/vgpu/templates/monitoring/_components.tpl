@@ -21,6 +21,9 @@ reconciler: {api: true, ports: {}}
 {{- if .Values.reconciler.node.daemonSet }}
 reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- end }}
+{{- if .Values.bill.enabled }}
+bill: {api: false, ports: {}}
+{{- end }}
 {{- if .Values.feedback.enabled }}
 feedback: {api: false, ports: {feedback: 9403}}
 {{- end }}
