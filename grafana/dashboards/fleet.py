@@ -415,7 +415,7 @@ NAMESPACES: Final = PanelRow(
         TablePanel(
             "Holders",
             "Each namespace's memory and cores now: allocated, and used. Click on a name for its"
-            f" workloads. Of a share, the larger of its parts of cores and memory are the GPUs"
+            f" workloads. Of a share, the mean of its parts of cores and memory are the GPUs"
             " allocated. Containers with a replica of a GPU (time-slicing, MPS) hold no amount:"
             f" they are in what is used only. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},

@@ -127,7 +127,7 @@ SUMMARY: Final = PanelRow(
     (
         stat(
             "GPUs held",
-            "GPUs that containers of the selected teams were allocated: of each share the larger of"
+            "GPUs that containers of the selected teams were allocated: of each share the mean of"
             " its parts of cores and memory.",
             GrafanaUnit.COUNT,
             f"sum({GPUS})",

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from vgpucli.bill.charges import UnknownModel, charges, device_days, missing_of_inventory
 from vgpucli.bill.division import amount_of
-from vgpucli.bill.model import SECOND, Charge, GpuDay, GpuKey, Part, ShareDay, ShareKey
+from vgpucli.bill.model import HOUR, SECOND, Charge, GpuDay, GpuKey, Part, ShareDay, ShareKey
 from vgpucli.bill.prices import Owned, Price, PriceTable
 from vgpucli.bill.summary import KEYS, lines
+from vgpucli.bill.table import displayed
 
 DAY = "2026-11-01"
 SECONDS = 86_400
@@ -86,6 +87,19 @@ def test_the_lines_of_a_bill_make_its_charges(
         of_part = [charge for charge in made if charge.part is part]
         assert sum(line.amount[part] for line in bill) == sum(each.amount for each in of_part)
         assert sum(line.quantity[part] for line in bill) == sum(each.quantity for each in of_part)
+
+
+@given(rows(), TABLES, st.sampled_from([*KEYS]))
+def test_the_lines_that_are_shown_make_the_total_in_hours_and_money(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable, by: str
+) -> None:
+    bill = lines(_charges(*drawn, table), by)
+    money = displayed(bill, table.decimals)
+    quantity = sum(sum(line.quantity.values()) for line in bill)
+    assert abs(sum(line.hours for line in money) * HOUR // 100 - quantity) <= HOUR // 200
+    assert abs(sum(line.total for line in money) * 10_000 - sum(b.total for b in bill)) <= 5_000
+    for line in money:
+        assert sum(line.amounts.values()) == line.total
 
 
 @given(rows(), TABLES)

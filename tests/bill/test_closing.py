@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.bill.timelines import TOTAL
+from vgpu.io.writer_lock import writer_lock
 from vgpu.web.message import HttpRequest, HttpResponse
 from vgpu.web.server import WebServer
 from vgpucli.bill.command import command
-from vgpucli.bill.day_file import path_of, read_day, write_day
+from vgpucli.bill.day_file import LOCK, BadDay, closed_days, path_of, read_day, write_day
 from vgpucli.bill.day_writer import DayWriter
 from vgpucli.bill.days import bounds
 from vgpucli.bill.measurement import Method
@@ -86,6 +87,26 @@ def test_the_next_day_may_be_named(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, MadeSource(0))
     due = writer.due(END + 2 * DAY_SECONDS + 7200, "2026-11-02")
     assert due == writer.due(END + 2 * DAY_SECONDS + 7200, None) == ["2026-11-02", "2026-11-03"]
+
+
+def test_each_earlier_file_is_read_once_however_many_days_are_closed(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, MadeSource(0))
+    for number, day in enumerate((FIRST, "2026-11-02", "2026-11-03")):
+        writer.close(day, END + number * DAY_SECONDS + 7200)
+    path_of(tmp_path, FIRST).write_text("no longer a day\n")
+    third = read_day(writer.close("2026-11-04", END + 3 * DAY_SECONDS + 7200))
+    assert len(third.gpus) == 1
+    with pytest.raises(BadDay, match=f"{FIRST}.jsonl: line 1"):
+        writer_of(tmp_path, MadeSource(0)).close("2026-11-05", END + 4 * DAY_SECONDS + 7200)
+
+
+def test_two_processes_do_not_close_days_of_one_folder(tmp_path: Path) -> None:
+    with writer_lock(str(tmp_path / LOCK)):
+        result = close(tmp_path, EMPTY, "--allow-empty")
+    assert result.exit_code == 1
+    assert "another 'vgpu bill close' is closing its days" in result.output
+    assert not closed_days(tmp_path)
+    assert close(tmp_path, EMPTY, "--allow-empty").exit_code == 0
 
 
 # ---------------------------------------------------------------- a day that is measured again
@@ -174,7 +195,7 @@ def test_an_answer_that_is_not_whole_closes_no_day(
     assert result.exit_code == 1, result.output
     assert problem in result.output
     assert result.output.count("\n") == 1
-    assert not [*tmp_path.iterdir()]
+    assert not closed_days(tmp_path)
 
 
 def test_a_day_in_which_no_device_was_measured_is_closed_only_if_it_is_allowed(
@@ -187,12 +208,11 @@ def test_a_day_in_which_no_device_was_measured_is_closed_only_if_it_is_allowed(
     result = close(tmp_path, said)
     assert result.exit_code == 1, result.output
     assert ": no device was measured, so it is not closed; --allow-empty closes" in result.output
-    assert not [*tmp_path.iterdir()]
+    assert not closed_days(tmp_path)
     result = close(tmp_path, EMPTY, "--allow-empty")
     assert result.exit_code == 0, result.output
-    (path,) = tmp_path.iterdir()
-    assert path == path_of(tmp_path, path.stem)
-    assert read_day(path).gpus == ()
+    (day,) = closed_days(tmp_path)
+    assert read_day(path_of(tmp_path, day)).gpus == ()
 
 
 # ---------------------------------------------------------------- names

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from vgpucli.bill.command import command
-from vgpucli.bill.day_file import path_of, write_day
+from vgpucli.bill.day_file import closed_days, path_of, write_day
 from vgpucli.bill.model import SECOND, ClosedDay, DayHead, GpuDay, GpuKey, ShareDay, ShareKey
 
 HOUR = 3600 * SECOND
@@ -97,6 +98,25 @@ def test_each_part_is_a_row(folder: Path, output: str) -> None:
     }
 
 
+def test_the_hours_of_the_csv_are_exact_in_microseconds(folder: Path) -> None:
+    text = run(folder, *RANGE, "-o", "csv")
+    rows = [*csv.DictReader(io.StringIO(text.partition("note:")[0]))]
+    assert sum(int(row["gpu_microseconds"]) for row in rows) == 24 * HOUR
+
+
+def test_each_row_names_the_rule_of_its_day_and_a_note_that_there_are_several(folder: Path) -> None:
+    second = _day("2026-11-02", 1_793_577_600)
+    write_day(folder / "days", replace(second, head=replace(second.head, rule="max")))
+    text = run(folder, *RANGE, "-o", "focus")
+    table, _, notes = text.partition("note:")
+    rows = [*csv.DictReader(io.StringIO(table))]
+    assert {(row["ChargePeriodStart"][:10], row["x_VgpuMethod"]) for row in rows} == {
+        ("2026-11-01", "vgpu/1 sum 0.5"),
+        ("2026-11-02", "vgpu/1 max"),
+    }
+    assert "days were closed by different rules: vgpu/1 max, vgpu/1 sum 0.5" in notes
+
+
 def test_a_bill_of_made_up_days_has_a_note(folder: Path) -> None:
     write_day(folder / "days", _day("2026-11-02", 1_793_577_600, "tests, seed 1"))
     assert "note: this is no measured bill: tests, seed 1" in run(folder, *RANGE)
@@ -160,7 +180,7 @@ def test_a_server_that_does_not_answer_is_one_line(folder: Path) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 1
     assert result.output.startswith("Error: http://127.0.0.1:1: ")
-    assert [path.name for path in (folder / "days").iterdir()] == ["2026-11-01.jsonl"]
+    assert closed_days(folder / "days") == ["2026-11-01"]
 
 
 def test_a_day_before_a_closed_one_is_refused(folder: Path) -> None:

@@ -23,8 +23,8 @@ def test_the_parts_make_the_whole_and_each_is_exact_to_one(amount: int, weights:
 
 @given(st.lists(AMOUNTS, max_size=30), st.integers(0, 3))
 def test_what_is_shown_has_the_rounded_total(amounts: list[int], decimals: int) -> None:
-    cents = shown(amounts, decimals)
     step = 10 ** (6 - decimals)
+    cents = shown(amounts, step)
     assert abs(sum(cents) * step - sum(amounts)) <= step / 2
     for cent, amount in zip(cents, amounts, strict=True):
         assert abs(cent * step - amount) < step

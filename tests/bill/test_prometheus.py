@@ -62,7 +62,10 @@ def _own(tenant: BilledContainer, target: Mapping[str, str], *, honors: bool) ->
 
 
 def _samples(timeline: Timeline) -> Iterator[Series]:
-    """What is written. Node 0 has ``honor_labels``, node 1 only later; node 2 has it not."""
+    """What is written. Node 0 has ``honor_labels``, node 1 only later; node 2 has it not.
+
+    No reconciler is scraped in some hours of each day.
+    """
     scrapes = [*sample_times(timeline.start, timeline.end, PHASE)]
     for late in (False, True):
         half = [at for at in scrapes if (at > timeline.middle) == late]
@@ -95,9 +98,10 @@ def _samples(timeline: Timeline) -> Iterator[Series]:
             labels = {**_target(node, late=late), "node": node}
             yield _series("vgpu_node_info", labels, sorted(at_any), 1)
     hourly = [*range(timeline.start + PHASE, timeline.end, 3600)]
+    reconciled = [at for at in hourly if at % 86_400 // 3600 not in (0, 7, 8, 9, 23)]
     for number in range(3):
         team = {"job": "vgpu-reconciler", "namespace": f"team-{number}", "team": f"d{number % 2}"}
-        yield _series("vgpu_reconcile_namespace_info", team, hourly, 1)
+        yield _series("vgpu_reconcile_namespace_info", team, reconciled, 1)
     for tenant in timeline.tenants:
         replicas = f"{tenant.name.pod}-7f"
         of = {"namespace": tenant.name.namespace}
@@ -119,6 +123,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> tuple[Timeline, Path]:
     begin = today - DAYS * 86_400
     timeline = generated(7, begin, today, pods=20, gpus=6)
     folder = tmp_path_factory.mktemp("bill")
+    (folder / "days").mkdir()
     with WritablePrometheus(folder / "prometheus") as server:
         write(server.port, _samples(timeline))
         source = BillSource(f"http://127.0.0.1:{server.port}", ClientOptions())

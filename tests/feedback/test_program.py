@@ -22,6 +22,7 @@ from tests.support.environment import (
 from tests.support.live import parse, port_in
 from tests.support.waiting import wait_until
 from tests.support.web_helpers import fetch
+from vgpu.io.writer_lock import WriterLockHeld, writer_lock
 from vgpu.ledger.statements import Statement
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Grant
@@ -32,7 +33,6 @@ from vgpu.sources.regions import read_region
 from vgpucli.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
 from vgpucli.feedback.feedback_loop import FeedbackLoop
 from vgpucli.feedback.metrics import FeedbackState
-from vgpucli.feedback.other_writers import WriterLockHeld, writer_lock
 
 FRAME = hami_core.LAYOUTS["v1.2"].frame
 LAYOUTS = ("v1.2", "v1.1c", "v0", "p0")

@@ -163,7 +163,7 @@ def _bill(question: Question, output: str) -> None:
         priced = read_prices(prices)
         charges = period_charges(folder, days_between(*days), priced, zone, period)
         if output in ("csv", "focus"):
-            context = focus.Context(priced, zone)
+            context = focus.Context(priced, zone, period.heads)
             columns = focus.COLUMNS if output == "focus" else focus.PLAIN_COLUMNS
             for text in _csv([*columns], (focus.row(each, columns, context) for each in charges)):
                 say_document(text)
@@ -279,8 +279,9 @@ def close(
     **access: str | None,
 ) -> None:
     """Measure the days that have ended and write a file for each."""
+    from vgpu.io.writer_lock import WriterLockHeld, writer_lock  # noqa: PLC0415
     from vgpu.sources.http_access import BadOption, ClientOptions  # noqa: PLC0415
-    from vgpucli.bill.day_file import BadDay  # noqa: PLC0415
+    from vgpucli.bill.day_file import LOCK, BadDay  # noqa: PLC0415
     from vgpucli.bill.day_writer import DayWriter  # noqa: PLC0415
     from vgpucli.bill.prometheus import BillSource  # noqa: PLC0415
     from vgpucli.top.source import Unanswered  # noqa: PLC0415
@@ -293,16 +294,22 @@ def close(
     now = dt.datetime.now(dt.UTC).timestamp()
     writer = DayWriter(folder, zone, method, source, kube_labels, allow_empty=allow_empty)
     try:
-        days = writer.due(now, first)
-        writer.check_corrections(corrected, days)
-        if not days:
-            say_text("No day to close.\n")
-        for day in days:
-            path = writer.close(day, now, corrected if day == days[0] else ())
-            begin, end = bounds(day, zone)
-            say_text(f"{day}: closed, {(end - begin) // 3600} hours, {printable(str(path))}\n")
-        for note in writer.notes:
-            say_text(f"note: {note}\n", err=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with writer_lock(str(folder / LOCK)):
+            days = writer.due(now, first)
+            writer.check_corrections(corrected, days)
+            if not days:
+                say_text("No day to close.\n")
+            for day in days:
+                path = writer.close(day, now, corrected if day == days[0] else ())
+                begin, end = bounds(day, zone)
+                say_text(f"{day}: closed, {(end - begin) // 3600} hours, {printable(str(path))}\n")
+                while writer.notes:
+                    say_text(f"note: {writer.notes.pop(0)}\n", err=True)
+    except WriterLockHeld as error:
+        raise click.ClickException(
+            f"{printable(str(folder))}: another 'vgpu bill close' is closing its days"
+        ) from error
     except Unanswered as error:
         raise click.ClickException(f"{source.name}: {error}") from error
     except (BadDay, ValueError) as error:

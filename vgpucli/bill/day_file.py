@@ -21,6 +21,8 @@ from vgpucli.bill.model import ClosedDay, DayHead, GpuDay, Row, ShareDay
 FORMAT: Final = 1
 SUFFIX: Final = ".jsonl"
 MODE: Final = 0o600
+LOCK: Final = ".lock"
+"""The file by which one process alone closes days of a folder."""
 
 _LIMIT: Final = 2**30
 _OTHERS: Final = 0o007

@@ -51,16 +51,17 @@ class DayWriter:
         self._source = source
         self._labels = labels
         self._allow_empty = allow_empty
+        self._gpus: dict[str, ClosedDay] = {}
+        """Days that were read, without their shares."""
         self.notes: list[str] = []
         """What a person has to know about the days that were closed."""
 
     def due(self, now: float, first: str | None) -> list[str]:
         """The days that have ended and are not closed, in their order.
 
-        ``first`` counts while no day is closed; else it is the day after the last one. Raises
-        OSError and BadDay, and ValueError if the days that are closed do not allow it.
+        The folder exists. ``first`` counts while no day is closed; else it is the day after the
+        last one. Raises OSError and BadDay, and ValueError if the closed days do not allow it.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settled = dt.datetime.fromtimestamp(now - SETTLED_SECONDS, self._zone)
         today = settled.date().isoformat()
         done = closed_days(self._folder)
@@ -108,7 +109,7 @@ class DayWriter:
                 " on which the cluster had none"
             )
         earlier = [name for name in closed_days(self._folder) if name < day][-MOST_DAYS:]
-        before = last_seen(read_day(path_of(self._folder, name)) for name in earlier)
+        before = last_seen(self._devices_of(name) for name in earlier)
         rows: list[GpuDay | ShareDay] = []
         for name in dict.fromkeys(corrected):
             rows += self._differences(name, day)
@@ -116,6 +117,13 @@ class DayWriter:
             self._source.node_labels(head.end, self._labels) if self._labels else {}
         )
         return write_day(self._folder, closed(head, measured, before, labels, rows))
+
+    def _devices_of(self, day: str) -> ClosedDay:
+        """A closed day without its shares. No file changes, so each is read once."""
+        if day not in self._gpus:
+            file = read_day(path_of(self._folder, day))
+            self._gpus[day] = ClosedDay(file.head, file.gpus, ())
+        return self._gpus[day]
 
     def _differences(self, day: str, correction: str) -> list[GpuDay | ShareDay]:
         """What a closed day lacks, by the method of its file; notes on what is left as it is."""

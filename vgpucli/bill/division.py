@@ -33,18 +33,17 @@ def amount_of(gpu_microseconds: int, per_gpu_hour: Decimal) -> int:
     return round(Fraction(gpu_microseconds, HOUR) * Fraction(per_gpu_hour) * SECOND)
 
 
-def shown(micros: Sequence[int], digits: int, total: int | None = None) -> list[int]:
-    """The amounts in units of 10^-digits for display, from their total downwards.
+def shown(values: Sequence[int], step: int, total: int | None = None) -> list[int]:
+    """The values in units of ``step`` for display, from their total downwards.
 
-    sum(shown(micros)) = ``total``, by default their sum rounded half to even; each differs from its
-    own amount by less than one, if the total does.
+    sum(shown(values)) = ``total``, by default their sum rounded half to even; each differs from its
+    own value by less than one, if the total does.
     """
-    step = SECOND // 10**digits
-    floors = [micro // step for micro in micros]
+    floors = [value // step for value in values]
     if total is None:
-        total = round(Fraction(sum(micros), step))
+        total = round(Fraction(sum(values), step))
     left = total - sum(floors)
-    order = sorted(range(len(micros)), key=lambda index: -(micros[index] % step))
+    order = sorted(range(len(values)), key=lambda index: -(values[index] % step))
     for index in order[:left]:
         floors[index] += 1
     return floors

@@ -8,19 +8,28 @@ machines are in the cloud's own file, and a sum over both files would count them
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from vgpu.model.printable_text import printable
 from vgpucli.bill.days import bounds
-from vgpucli.bill.model import HOUR, SECOND, Charge, Part
+from vgpucli.bill.measurement import PartRule
+from vgpucli.bill.model import HOUR, SECOND, Charge, DayHead, Part
 from vgpucli.bill.prices import PriceTable
 
 METHOD: Final = "vgpu/1"
 """Names the rules of docs/bill.md by which a GPU is divided."""
+
+
+def method_text(head: DayHead) -> str:
+    """The rules of a file: ``vgpu/1 sum 0.5``, or ``vgpu/1 max``."""
+    words = (METHOD, head.rule, head.memory_weight if head.rule == PartRule.SUM else "")
+    return printable(" ".join(filter(None, words)))
+
 
 _WORDS: Final[Mapping[Part, str]] = {
     Part.USED: "GPU share, used",
@@ -35,9 +44,17 @@ class Context(msgspec.Struct, frozen=True):
 
     table: PriceTable
     zone: ZoneInfo
+    heads: Sequence[DayHead] = ()
+    """The first lines of the files, those of earlier days before those of later ones."""
 
 
 _Cell = str | None
+
+
+def _method(charge: Charge, context: Context) -> str:
+    """By the file of the day: rows are written when it is the last one that was read."""
+    heads = reversed(context.heads)
+    return next((method_text(head) for head in heads if head.day == charge.gpu.day), METHOD)
 
 
 def _decimal(value: int, unit: int) -> str:
@@ -130,7 +147,7 @@ COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "SubAccountName": _namespace,
     "Tags": _tags,
     "x_VgpuPart": lambda charge, _: str(charge.part),
-    "x_VgpuMethod": lambda *_: METHOD,
+    "x_VgpuMethod": _method,
 }
 """Each column and its value of a charge; None is null, an empty cell of the CSV."""
 
@@ -149,11 +166,15 @@ PLAIN_COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "container": lambda charge, _: charge.share.container if charge.share else None,
     "part": lambda charge, _: str(charge.part),
     "gpu_hours": lambda charge, _: _decimal(charge.quantity, HOUR),
+    "gpu_microseconds": lambda charge, _: str(charge.quantity),
     "amount": _money,
     "currency": lambda _, context: context.table.currency,
     "correction": lambda charge, _: charge.correction or None,
 }
-"""The columns of ``-o csv``; ``correction`` is the day whose file has the row."""
+"""The columns of ``-o csv``; ``correction`` is the day whose file has the row.
+
+Hours are rounded to 9 decimals; sums of ``gpu_microseconds`` are exact.
+"""
 
 
 def row(

@@ -207,7 +207,7 @@ class BillSource(PrometheusSource):
                         fields[field] = _merged(fields.get(field), series)
             for first in range(0, steps, _HOUR_STEPS):
                 hour = (start - begin) // _HOUR_SECONDS + first // _HOUR_STEPS
-                of_hour = teams.get(hour) or teams.get(hour - 1, {})
+                of_hour = teams[min(hour, len(teams) - 1)]
                 last = min(first + _HOUR_STEPS, steps)
                 yield span.hour(start, first, last, _Names(described, of_hour, owners))
 
@@ -284,8 +284,12 @@ class BillSource(PrometheusSource):
             for labels, _ in self._at(_within(INFO, begin, end), end)
         }
 
-    def _teams(self, begin: int, end: int) -> dict[int, dict[tuple[str, str], str]]:
-        """The team of each namespace, by hour: the last one that it had in the hour."""
+    def _teams(self, begin: int, end: int) -> list[dict[tuple[str, str], str]]:
+        """The team of each namespace, by hour: the last one that it had in the hour.
+
+        In an hour without any, since no reconciler was scraped, it is that of the hours before, or
+        of the first hour after.
+        """
         newest: dict[tuple[int, tuple[str, str]], tuple[float, str]] = {}
         for labels, series in self._range(TEAMS, begin, end, _HOUR_SECONDS):
             name = labels.get("exported_namespace") or labels.get("namespace", "")
@@ -297,7 +301,12 @@ class BillSource(PrometheusSource):
         teams: dict[int, dict[tuple[str, str], str]] = {}
         for (hour, of), (_, name) in newest.items():
             teams.setdefault(hour, {})[of] = name
-        return teams
+        known = teams[min(teams)] if teams else {}
+        by_hour = []
+        for hour in range(max(1, (end - begin) // _HOUR_SECONDS)):
+            known = teams.get(hour, known)
+            by_hour.append(known)
+        return by_hour
 
     def _owners(self, begin: int, end: int) -> dict[str, str]:
         """The owner of each pod by its UID, as kube-state-metrics has it."""

@@ -2,52 +2,72 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from typing import Final
 
 import msgspec
 
+from vgpu.model.printable_text import printable
 from vgpu.model.units import count
 from vgpucli import tabwriter
 from vgpucli.bill.division import shown
-from vgpucli.bill.model import HOUR, Part
+from vgpucli.bill.focus import method_text
+from vgpucli.bill.model import HOUR, SECOND, Part
 from vgpucli.bill.prices import PriceTable
 from vgpucli.bill.read import Period
 from vgpucli.bill.summary import BillLine
 
+_HUNDREDTH: Final = HOUR // 100
+
 
 class Money(msgspec.Struct, frozen=True):
-    """A line in the units in which it is shown: cents, or what the currency has."""
+    """A line in the units in which it is shown: hundredths of hours, and cents.
+
+    ``amounts`` and ``total`` are in what the currency has in place of cents. ``is_held``: the line
+    has hours, even if they are shown as 0.
+    """
 
     name: str
-    hours: dict[Part, int]
+    hours: int
     amounts: dict[Part, int]
     total: int
+    is_held: bool
 
 
 def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
-    """The lines in cents, from the total downwards: the lines make the total, parts their line."""
-    totals = shown([line.total for line in lines], decimals)
+    """The lines as they are shown, from the total downwards.
+
+    The lines make the total, in hours and in money, and the parts of a line make the line.
+    """
+    cent = SECOND // 10**decimals
+    quantities = [sum(line.quantity.values()) for line in lines]
+    rows = zip(
+        lines,
+        quantities,
+        shown(quantities, _HUNDREDTH),
+        shown([line.total for line in lines], cent),
+        strict=True,
+    )
     return tuple(
         Money(
             line.name,
-            line.quantity,
-            dict(zip(Part, _shown_parts(line, decimals, total), strict=True)),
+            hours,
+            dict(zip(Part, shown([line.amount[part] for part in Part], cent, total), strict=True)),
             total,
+            quantity > 0,
         )
-        for line, total in zip(lines, totals, strict=True)
+        for line, quantity, hours, total in rows
     )
-
-
-def _shown_parts(line: BillLine, decimals: int, total: int) -> list[int]:
-    return shown([line.amount[part] for part in Part], decimals, total)
 
 
 def _sum(money: Sequence[Money]) -> Money:
     """The line below the others."""
-    hours, amounts = (
-        {part: sum(getattr(each, field)[part] for each in money) for part in Part}
-        for field in ("hours", "amounts")
+    return Money(
+        "total",
+        sum(each.hours for each in money),
+        {part: sum(each.amounts[part] for each in money) for part in Part},
+        sum(each.total for each in money),
+        any(each.is_held for each in money),
     )
-    return Money("total", hours, amounts, sum(each.total for each in money))
 
 
 def _cells(line: Money, decimals: int) -> tuple[str, ...]:
@@ -57,12 +77,12 @@ def _cells(line: Money, decimals: int) -> tuple[str, ...]:
         line.amounts[Part.UNSOLD] + line.amounts[Part.NOT_MEASURED],
         line.total,
     )
-    hours = hours_text(sum(line.hours.values()))
+    hours = "<0.01" if line.is_held and not line.hours else money_text(line.hours, 2)
     return line.name, hours, *(money_text(each, decimals) for each in amounts)
 
 
 def money_text(amount: int, decimals: int) -> str:
-    """An amount in cents as people write it."""
+    """An amount in cents, or in hundredths, as people write it."""
     return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f}"
 
 
@@ -102,13 +122,16 @@ def notes(table: PriceTable, period: Period) -> Iterator[str]:
     """What stands beside the bill."""
     generated = dict.fromkeys(head.generator for head in period.heads if head.generator)
     for generator in generated:
-        yield f"note: this is no measured bill: {generator}"
+        yield f"note: this is no measured bill: {printable(generator)}"
     if period.missing:
         shown_days = ", ".join(period.missing[:5]) + (" …" if len(period.missing) > 5 else "")
         yield f"note: {count(len(period.missing), 'day')} of the period not closed: {shown_days}"
     for device in sorted(period.unknown):
         profile = f" with MIG profile {device.mig_profile}" if device.mig_profile else ""
         yield f"note: no price for model {device.model or '(unknown)'}{profile}: charged 0"
+    methods = sorted({method_text(head) for head in period.heads})
+    if len(methods) > 1:
+        yield f"note: days were closed by different rules: {', '.join(methods)}"
     if not table.billed:
         yield "note: for showback: prices are of the price table, not of an invoice"
     yield f"note: all shares together are exact to {hours_text(period.bound)} GPU-hours"

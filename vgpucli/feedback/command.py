@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from vgpu.io.writer_lock import WriterLockHeld, writer_lock
 from vgpu.model.documentation import page
 from vgpu.model.reasons import SourceError
 from vgpu.program import logs
@@ -18,12 +19,7 @@ from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR
 from vgpucli.feedback.confirmed_devices import ConfirmedDevices
 from vgpucli.feedback.feedback_loop import FeedbackLoop
 from vgpucli.feedback.metrics import TABLES
-from vgpucli.feedback.other_writers import (
-    DEFAULT_LOCK,
-    WriterLockHeld,
-    running_monitor,
-    writer_lock,
-)
+from vgpucli.feedback.other_writers import DEFAULT_LOCK, running_monitor
 
 DEFAULT_ADDRESS: Final = ":9403"
 

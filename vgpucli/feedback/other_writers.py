@@ -7,11 +7,8 @@ folder of regions, which no container without a hostPath mount of it does: a ten
 of its own container at most. Both files are readable without a capability.
 """
 
-import fcntl
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -22,33 +19,6 @@ from vgpu.sources.files import printable, translated
 from vgpu.sources.runtime import sees_host_processes
 
 DEFAULT_LOCK: Final = "/run/vgpu/feedback.lock"
-
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-class WriterLockHeld(Exception):  # noqa: N818  # what has happened, not what is wrong
-    """Another process has the lock."""
-
-
-@contextmanager
-def writer_lock(path: str) -> Iterator[None]:
-    """Hold the lock. The kernel releases it with the process, however that ends.
-
-    Raises:
-        WriterLockHeld: another process holds it.
-        OSError: the file cannot be made.
-    """
-    Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    fd = os.open(path, _FLAGS, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise WriterLockHeld(path) from error
-        yield
-    finally:
-        os.close(fd)
-
 
 MONITOR: Final = "vGPUmonitor"
 """The name of the process, as /proc/<pid>/comm has it."""
