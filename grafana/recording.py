@@ -8,8 +8,10 @@ from typing import Final, NamedTuple
 
 from grafana.promql import (
     CONTAINER,
+    DEVICE,
     GPU,
     NODE,
+    SHARE,
     RecordingRule,
     RuleGroup,
     any_of,
@@ -52,11 +54,43 @@ _PART: Final = (
 """The mean of a share's parts of a device's memory and cores; gpushare has no cores, time-slicing
 neither. The rule of ``vgpu bill`` (:mod:`vgpucli.bill.measurement`)."""
 
-GPUS_ALLOCATED: Final = (
-    f"({_PART}) / on ({GPU}) group_left () clamp_min(sum by ({GPU})"
+_CROWDED: Final = (
+    f"/ on ({GPU}) group_left () clamp_min(sum by ({GPU})"
     f" (max by ({GPU}, pod_uid, container, exported_container) ({_PART})), 1)"
 )
 """Where the parts of a device have a sum above 1, each is divided by it."""
+
+GPUS_ALLOCATED: Final = f"({_PART}) {_CROWDED}"
+
+_MEMORY_USE: Final = (
+    f"vgpu_container_memory_used_bytes / on ({GPU}) group_left ()"
+    f" max by ({GPU}) (vgpu_gpu_memory_total_bytes)"
+)
+
+
+def _used(held: str, use: str) -> str:
+    """The smaller of the two; nothing where the use is unknown."""
+    return f"(({held} <= {use}) or ({use} < {held}))"
+
+
+def _both(of_cores: str, of_memory: str) -> str:
+    return f"(0.5 * {of_cores} + 0.5 * {of_memory})"
+
+
+_USED_MEMORY: Final = _used(f"({_MEMORY_PART})", f"({_MEMORY_USE})")
+_USED_CORES: Final = _used(_CORE_PART, "vgpu_container_sm_utilization_ratio")
+_USED_REPLICA: Final = _both(
+    _used(_REPLICA_PART, "vgpu_container_sm_utilization_ratio"),
+    _used(_REPLICA_PART, f"({_MEMORY_USE})"),
+)
+GPUS_USED: Final = (
+    f"({_both(_USED_CORES, _USED_MEMORY)} or ({_USED_MEMORY} unless {_CORE_PART})"
+    f" or ({_USED_CORES} unless vgpu_container_memory_allocated_bytes)"
+    f" or ({_USED_REPLICA} unless {_CORE_PART} unless vgpu_container_memory_allocated_bytes))"
+    f" {_CROWDED}"
+)
+"""What of each part is used, of each dimension at most what is held. As in ``vgpu bill``, nothing
+counts as used of a share if the use of one of its dimensions is unknown."""
 
 UNALLOCATED: Final = (
     f"clamp_min(({shareable('vgpu_gpu_memory_total_bytes')}) - vgpu_gpu_memory_allocated_bytes, 0)"
@@ -226,6 +260,48 @@ def of_team(record: str) -> str:
     )
 
 
+PRICE: Final = "model:vgpu_price_per_gpu_hour:max"
+"""The price of a whole device by model and MIG profile, in the rules of ``vgpu bill rules``."""
+
+
+def cost(of_shares: str) -> str:
+    """What parts of GPUs cost in an hour, by namespace, its team, and model of the GPUs.
+
+    Nothing is there while no prices are loaded. "team" is empty for namespaces of no team.
+    """
+    shares = once(f"{SHARE}, namespace", named(of_shares, "namespace", "container"))
+    split = (
+        'label_replace(group by (cluster, parent_uuid) (vgpu_gpu_info{parent_uuid!=""}),'
+        ' "uuid", "$1", "parent_uuid", "(.+)")'
+    )
+    price = (
+        f"max by ({DEVICE}, model) ((vgpu_gpu_info unless on ({DEVICE}) {split})"
+        f" * on (model, mig_profile) group_left () max by (model, mig_profile) ({PRICE}))"
+    )
+    of_namespace = (
+        f"sum by (cluster, namespace, model) ({shares} * on ({DEVICE}) group_left (model) {price})"
+    )
+    known = (
+        f"({teams()} or on (cluster, namespace)"
+        " group by (cluster, namespace) (cluster_namespace:vgpu_gpus_allocated:sum))"
+    )
+    return f"{of_namespace} * on (cluster, namespace) group_left (team) {known}"
+
+
+COSTS: Final = (
+    RecordingRule(
+        "cluster_namespace_team_model:vgpu_cost_held_per_hour:sum",
+        cost(GPUS_ALLOCATED),
+        "price of the GPUs held, for an hour, by namespace, its team, and model",
+    ),
+    RecordingRule(
+        "cluster_namespace_team_model:vgpu_cost_used_per_hour:sum",
+        cost(GPUS_USED),
+        "price of what is used of the GPUs held, for an hour, by namespace, its team, and model",
+    ),
+)
+"""Money: whoever can read these series can compute the prices."""
+
 GROUPS: Final = (
     RuleGroup(
         "vgpu-nodes",
@@ -369,6 +445,7 @@ GROUPS: Final = (
                 )
                 for name, about in WAITING
             ),
+            *COSTS,
         ),
     ),
 )

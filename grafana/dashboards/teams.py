@@ -74,6 +74,21 @@ WAITING_PODS: Final = of_team("vgpu_reconcile_waiting_pods")
 REQUESTED: Final = f"({HELD} + {WAITING}) or {HELD} or {WAITING}"
 """What pods hold and what waiting pods request: of a team with one of them, this one."""
 
+NO_PRICES: Final = (
+    "no prices are loaded (`vgpu bill rules`), no exporter is scraped, or no recording rules are"
+    " loaded"
+)
+IN_CURRENCY: Final = "Amounts are in the currency of the price table."
+
+
+def _cost(which: str) -> str:
+    record = f"cluster_namespace_team_model:vgpu_cost_{which}_per_hour:sum"
+    return f"sum by (cluster, team) ({record}{{{TEAM}}})"
+
+
+COST: Final = _cost("held")
+COST_USED: Final = _cost("used")
+
 LIMIT: Final = "cluster_namespace_resource_model:vgpu_quota_limit:max"
 USED_OF: Final = "cluster_namespace_resource_model:vgpu_quota_used:max"
 OF_LIMIT: Final = with_team(f"{USED_OF}{{{CLUSTER}}} / ({LIMIT} > 0)")
@@ -267,6 +282,40 @@ OVER_TIME: Final = PanelRow(
     ),
 )
 
+MONEY: Final = PanelRow(
+    "Money",
+    (
+        graph(
+            "Price of an hour by team",
+            f"Of the GPUs held. The {SHOWN} teams with the highest price now. {IN_CURRENCY}",
+            GrafanaUnit.COUNT,
+            lines(COST),
+            NO_PRICES,
+        ),
+        graph(
+            "Price of an hour, held and used",
+            f"Of all selected teams. What is not used of what is held is held idle. {IN_CURRENCY}",
+            GrafanaUnit.COUNT,
+            (PanelQuery(f"sum({COST})", "held"), PanelQuery(f"sum({COST_USED})", "used")),
+            NO_PRICES,
+        ),
+        TablePanel(
+            "Cost of teams",
+            "Each team's price now, for an hour, and its cost in the selected time range. The bill"
+            f" of closed days is exact; this follows its rule. {IN_CURRENCY} {WITHOUT_TEAM}",
+            {"cluster": "Cluster", "team": "Team"},
+            columns(
+                Column("Per hour", COST),
+                Column("Used per hour", COST_USED),
+                Column("Cost", hours(COST)),
+                Column("Used", hours(COST_USED)),
+            ),
+            "Cost",
+            NO_PRICES,
+        ),
+    ),
+)
+
 QUOTAS: Final = PanelRow(
     "Quotas",
     (
@@ -355,6 +404,6 @@ TEAMS: Final = Dashboard(
     "vgpu / Teams",
     "Teams and namespaces: shared GPUs requested, held, used and idle, hours, and quotas.",
     (choices.CLUSTER, choices.TEAM),
-    (SUMMARY, NOW, OVER_TIME, QUOTAS, NAMESPACES),
+    (SUMMARY, NOW, OVER_TIME, MONEY, QUOTAS, NAMESPACES),
     "24h",
 )

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from grafana.recording import COSTS, GROUPS, PRICE
 from tests.bill.remote_write import Series, write
 from tests.bill.timelines import (
     TOTAL,
@@ -21,8 +24,11 @@ from vgpu.sources.http_access import ClientOptions
 from vgpucli.bill.day_file import closed_days, path_of, read_day
 from vgpucli.bill.day_writer import DayWriter
 from vgpucli.bill.measurement import Method
-from vgpucli.bill.model import SECOND
-from vgpucli.bill.prometheus import BillSource
+from vgpucli.bill.model import HOUR, SECOND, Part
+from vgpucli.bill.prices import Price, PriceTable
+from vgpucli.bill.prometheus import BillSource, of_containers
+from vgpucli.bill.read import Period, period_charges
+from vgpucli.bill.summary import lines
 from vgpucli.bill.timeline import BilledContainer, BilledDevice
 
 DAYS = 7
@@ -35,7 +41,11 @@ class WritablePrometheus(Prometheus):
 
     def flags(self) -> list[str]:
         """With the receiver of remote write."""
-        return [*super().flags(), "--web.enable-remote-write-receiver"]
+        return [
+            *super().flags(),
+            "--web.enable-remote-write-receiver",
+            "--query.lookback-delta=1m",  # no scrape ends a series here
+        ]
 
 
 def _target(node: str, *, late: bool) -> dict[str, str]:
@@ -116,9 +126,48 @@ def _series(name: str, labels: Mapping[str, str], times: Sequence[int], value: f
     return {"__name__": name, **labels}, [(at * 1000, value) for at in times]
 
 
+class Week(NamedTuple):
+    """The timeline, the folder with its closed days, and what cost series had of its fourth day.
+
+    ``cost`` is by namespace, ``peak`` the most samples that the server held at once to answer the
+    query for an hour of a metric, by series.
+    """
+
+    timeline: Timeline
+    folder: Path
+    cost: Mapping[str, Mapping[str, float]]
+    peak: float
+
+
+PRICES = {"": 2.0, "1g.10gb": 0.25}
+"""By MIG profile."""
+
+
+def _cost(server: Prometheus, record: str, begin: int) -> dict[str, float]:
+    """The integral of a cost series over a day, by namespace."""
+    rules = {rule.name: rule.expr for group in GROUPS for rule in group.rules}
+    held = "cluster_namespace:vgpu_gpus_allocated:sum"
+    prices = " or ".join(
+        f'label_replace(label_replace(vector({price}), "model", "A100", "", ""),'
+        f' "mig_profile", "{profile}", "", "")'
+        for profile, price in PRICES.items()
+    )
+    expr = rules[record].replace(PRICE, f"({prices})").replace(held, f"({rules[held]})")
+    answer = _range(server, f"sum by (namespace) ({expr})", begin, begin + 86_400)
+    return {
+        line["metric"]["namespace"]: sum(float(value) for _, value in line["values"]) / 60
+        for line in answer["result"]
+    }
+
+
+def _range(server: Prometheus, query: str, begin: int, end: int) -> Any:
+    asked = {"query": query, "start": begin + 60, "end": end, "step": 60, "stats": "all"}
+    return server.api(f"/api/v1/query_range?{urlencode(asked)}")["data"]
+
+
 @pytest.fixture(scope="module")
-def week(tmp_path_factory: pytest.TempPathFactory) -> tuple[Timeline, Path]:
-    """The timeline, and the folder with its closed days."""
+def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
+    """A week that was scraped, recorded and closed."""
     today = int(time.time()) // 86_400 * 86_400
     begin = today - DAYS * 86_400
     timeline = generated(7, begin, today, pods=20, gpus=6)
@@ -131,11 +180,41 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> tuple[Timeline, Path]:
         now = today + 7200.0
         for day in writer.due(now, time.strftime("%Y-%m-%d", time.gmtime(begin))):
             writer.close(day, now)
-    return timeline, folder / "days"
+        fourth = begin + 3 * 86_400
+        cost = {rule.name: _cost(server, rule.name, fourth) for rule in COSTS}
+        metric = of_containers("vgpu_container_shares_allocated")
+        hour = _range(server, metric, fourth, fourth + 3600)
+        peak = hour["stats"]["samples"]["peakSamples"] / len(hour["result"])
+    return Week(timeline, folder / "days", cost, peak)
 
 
-def test_each_share_of_the_week_is_exact_to_its_bound(week: tuple[Timeline, Path]) -> None:
-    timeline, folder = week
+def test_a_server_holds_a_few_samples_of_each_series_at_once(week: Week) -> None:
+    """Two for each step: an hour of 400,000 containers is within Prometheus' limit of 50 million.
+
+    ``BillSource`` asks for more hours at once where containers are fewer.
+    """
+    assert week.peak <= 2 * 60 + 10
+
+
+def test_cost_series_agree_with_the_bill_of_a_day_to_its_bound(week: Week) -> None:
+    day = closed_days(week.folder)[3]
+    table = PriceTable("EUR", tuple(Price("A100", p, profile) for profile, p in PRICES.items()))
+    period = Period()
+    bill = lines(period_charges(week.folder, [day], table, UTC, period), "namespace")
+    held, used = (week.cost[rule.name] for rule in COSTS)
+    by_name = {line.name: line for line in bill if not line.name.startswith("(")}
+    assert by_name.keys() == held.keys()
+    bound = period.bound / HOUR * max(PRICES.values())
+    assert bound > 0.01
+    for name, line in by_name.items():
+        of_used = line.amount[Part.USED] / SECOND
+        of_held = of_used + line.amount[Part.HELD_IDLE] / SECOND
+        assert held[name] == pytest.approx(of_held, abs=0.01)  # the samples are the same
+        assert used.get(name, 0.0) == pytest.approx(of_used, abs=0.01)
+
+
+def test_each_share_of_the_week_is_exact_to_its_bound(week: Week) -> None:
+    timeline, folder, *_ = week
     days = closed_days(folder)
     assert len(days) == DAYS
     seen = set()
@@ -167,9 +246,9 @@ def test_each_share_of_the_week_is_exact_to_its_bound(week: tuple[Timeline, Path
 
 
 def test_the_hours_of_each_device_are_whole_days_and_holes_are_named(
-    week: tuple[Timeline, Path],
+    week: Week,
 ) -> None:
-    timeline, folder = week
+    timeline, folder, *_ = week
     rows = [gpu for day in closed_days(folder) for gpu in read_day(path_of(folder, day)).gpus]
     for device in timeline.devices:
         of_device = [gpu for gpu in rows if gpu.key.uuid == device.uuid]

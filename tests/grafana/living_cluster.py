@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from zoneinfo import ZoneInfo
 
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
@@ -33,6 +34,8 @@ from tests.grafana.pretended_tokens import sharing
 from tests.grafana.promtool import RULES
 from tests.grafana.sick_cluster import RunningReconciler
 from tests.support.bed.monitoring import Prometheus
+from vgpucli.bill.price_rules import price_rules
+from vgpucli.bill.prices import Price, PriceTable
 
 CLUSTER = "north"
 EXPORTERS_POD = {"namespace": "monitoring", "pod": "vgpu-exporter-x7k2p", "container": "exporter"}
@@ -88,6 +91,7 @@ class LivingCluster:
         well_nodes: Sequence[LivingNode] = (),
     ) -> None:
         self.folder = folder
+        self._prices = folder / "vgpu-prices.yaml"
         self._flags = reconciler
         self._stack = ExitStack()
         self._start = time.time()
@@ -104,6 +108,9 @@ class LivingCluster:
         self.servers: Monitored
 
     def __enter__(self) -> Self:
+        models = {gpu.name for node in self.nodes for gpu in node.node.scenario.gpus}
+        table = PriceTable("EUR", tuple(Price(model, 2) for model in sorted(models)))
+        self._prices.write_text(price_rules(table, ZoneInfo("UTC")))
         with ExitStack() as stack:
             simulated = SimulatedCluster(self._story, self._start)
             api = stack.enter_context(ApiServer(simulated.store))
@@ -165,7 +172,7 @@ class LivingCluster:
     def _server(self, name: str, pods: Path, *, honor_labels: bool) -> Prometheus:
         return Prometheus(
             self.folder / name,
-            rules=RULES,
+            rules=[*RULES, self._prices],
             evaluation_interval=INTERVAL,
             honor_labels=honor_labels,
             scrape_interval=INTERVAL,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grafana.recording import BY_NAMESPACE, GROUPS, MISSING, WAITING
+from grafana.recording import BY_NAMESPACE, GROUPS, MISSING, PRICE, WAITING
 from tests.grafana.promtool import inputs, passes, renamed
 from tests.support.defects import no_defects
 
@@ -152,6 +152,18 @@ LEVELS = {
     },
     **{f"cluster_team:{name}:sum": {'team="vision"': 3, "": 1} for name, _ in WAITING},
 }
+COSTS = {
+    "cluster_namespace_team_model:vgpu_cost_held_per_hour:sum": {
+        'namespace="team",team="vision",model="H100"': 2,
+        'namespace="lab",model="H100"': 1.5,
+    },
+    "cluster_namespace_team_model:vgpu_cost_used_per_hour:sum": {
+        # (0.4 of cores + 0.75 of memory) / 2 / 1.25 * 2; the other's use of cores is unknown
+        'namespace="team",team="vision",model="H100"': 0.92,
+    },
+}
+LEVELS |= COSTS
+PRICES = {f'{PRICE}{{model="H100",currency="EUR"}}': "2x5", f'{PRICE}{{model="A10"}}': "9x5"}
 OF_TEAM = {'namespace="team"': 'team="vision"', 'namespace="lab"': ""}
 LEVELS |= {
     f"cluster_team:{name}:sum": {
@@ -159,8 +171,9 @@ LEVELS |= {
     }
     for name, *_ in BY_NAMESPACE
 }
-ONCE = {f"cluster_team:{name}:sum" for name, _ in WAITING}
-"""Records that have each reconciler's numbers once, and are no sums of nodes."""
+ONCE = {*COSTS, *(f"cluster_team:{name}:sum" for name, _ in WAITING)}
+"""Records that have each reconciler's numbers, or each GPU, once, and are no sums of nodes."""
+QUOTIENTS = ("vgpu_gpus_allocated", "vgpu_cost_")
 
 INSTANCE = {
     "instance:vgpu_gpu_utilization_ratio:avg": 0.5,
@@ -216,7 +229,7 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
     tests = [
         {"expr": record, "eval_time": "4m", "exp_samples": samples}
         for record, samples in expected().items()
-        if "vgpu_gpus_allocated" not in record
+        if not any(name in record for name in QUOTIENTS)
     ]
     tests += [  # quotients
         {
@@ -227,9 +240,10 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
             ],
         }
         for record, samples in expected().items()
-        if "vgpu_gpus_allocated" in record
+        if any(name in record for name in QUOTIENTS)
     ]
-    passes(tmp_path, {"input_series": fleet(of_node), "promql_expr_test": tests})
+    series = [*fleet(of_node), *inputs(PRICES)]
+    passes(tmp_path, {"input_series": series, "promql_expr_test": tests})
 
 
 def test_a_missing_gpu_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up_for_it(tmp_path):

@@ -27,6 +27,7 @@ Examples:
   vgpu bill --prices prices.yaml --from 2026-11-01 --to 2026-12-01 --by team -o json
   vgpu bill --prices prices.yaml --from 2026-11-01 --to 2026-12-01 -o focus > november.csv
   vgpu bill close --prometheus http://localhost:9090
+  vgpu bill rules --prices prices.yaml > vgpu-prices.yaml
 
 \b
 Used, held idle, unsold and not measured make the hours of each GPU. How a GPU is divided, and an
@@ -317,3 +318,36 @@ def close(
     except OSError as error:
         name = printable(str(error.filename or folder))
         raise click.ClickException(f"{name}: {error.strerror}") from error
+
+
+RULES_EPILOG = """\
+\b
+Examples:
+  vgpu bill rules --prices prices.yaml > /etc/prometheus/rules/vgpu-prices.yaml
+
+\b
+With these rules the recording rules of vgpu have series of cost, which the dashboard Teams shows.
+Whoever can read the series knows the prices.
+
+\b
+Status: 0; 1 if the price table cannot be used or has prices by node_labels; 2 for wrong flags.
+"""
+
+
+@command.command("rules", epilog=RULES_EPILOG, context_settings={"max_content_width": 100})
+@click.option("--prices", type=click.Path(), required=True, metavar="FILE", help="The price table.")
+@_zone
+def rules(*, prices: str, zone: ZoneInfo) -> None:
+    """Print the price table as recording rules of Prometheus."""
+    from vgpucli.bill.price_rules import price_rules  # noqa: PLC0415
+    from vgpucli.bill.prices import BadPrices, read_prices  # noqa: PLC0415
+
+    try:
+        table = read_prices(prices)
+    except BadPrices as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        text = price_rules(table, zone)
+    except BadPrices as error:
+        raise click.ClickException(f"{printable(prices)}: {error}") from error
+    say_document(text)

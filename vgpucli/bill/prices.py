@@ -32,7 +32,8 @@ _OTHERS: Final = 0o007
 
 _MOST: Final = Decimal(1_000_000)
 _FINEST: Final = -9
-_FIRST_DAY: Final = dt.date(1970, 1, 1)
+FIRST_DAY: Final = dt.date(1970, 1, 1)
+"""Of a row without `from`."""
 
 
 class BadPrices(Exception):  # noqa: N818  # it names what a person wrote
@@ -53,7 +54,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"si
     per_gpu_hour: Decimal | int | float
     mig_profile: str = ""
     node_labels: dict[str, str] = {}
-    since: dt.date = _FIRST_DAY
+    since: dt.date = FIRST_DAY
 
     @property
     def amount(self) -> Decimal:
@@ -76,7 +77,7 @@ class Owned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"si
     model: Annotated[str, msgspec.Meta(min_length=1)]
     gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     cluster: str = ""
-    since: dt.date = _FIRST_DAY
+    since: dt.date = FIRST_DAY
     to: dt.date = dt.date.max
 
 
