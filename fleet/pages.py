@@ -21,7 +21,7 @@ from vgpucli.doctor.report import FindingDocument
 from vgpucli.explain.document import ExplanationDocument
 from vgpucli.inspect.document import DeviceDocument, HoldingDocument, NodeDocument, NvidiaDocument
 from vgpucli.inspect.groups import GroupDocument, GroupsDocument
-from vgpucli.inspect.queues import QueueDocument, QueuesDocument
+from vgpucli.inspect.queue_document import QueueDocument, QueuesDocument
 
 FIRST_PROBLEMS: Final = 20
 """Number of problems on the first page."""

@@ -43,6 +43,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = {
     Rule.OVER_LIMIT: Severity.ERROR,
     Rule.ORPHAN_SHIM_DIR: Severity.INFO,
     Rule.KUBESHARE: Severity.WARNING,
+    Rule.KAI: Severity.WARNING,
     Rule.STUCK_TERMINATING: Severity.WARNING,
     Rule.HELD_FOR_NOTHING: Severity.WARNING,
     Rule.IDLE_HOLDER: Severity.INFO,

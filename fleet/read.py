@@ -14,18 +14,19 @@ from vgpu.kube.dump import joined
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import not_a_dump, reread
 from vgpucli.doctor.facts import ClusterFacts
-from vgpucli.doctor.read import from_dumps, from_server
+from vgpucli.doctor.read import INSTALLATION_KINDS, from_dumps, from_server, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects
-from vgpucli.explain.read import INSTALLATION_KINDS, dumped_groups, dumped_installation
+from vgpucli.explain.read import volcano_of_dumps
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
     Read,
     from_cluster,
     from_files,
-    with_kueue,
     with_quotas,
     with_teams,
 )
+from vgpucli.queue_objects import kueue_at
+from vgpucli.volcano_objects import volcano_at, with_scheduler_of
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
@@ -57,11 +58,14 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
     read = from_files(
         paths, None, team_key, scheduling=True, queues=True, used=INSTALLATION_KINDS, read=file
     )
+    installation = installed_in_dumps(paths, read.others, file)
+    volcano = with_scheduler_of(read.volcano, installation)
+    read = msgspec.structs.replace(read, volcano=volcano)
     explained = msgspec.structs.replace(
         _explained(read),
         is_dump=True,
-        installation=dumped_installation(paths, read.others, file),
-        group=dumped_groups(paths, read.others, file),
+        installation=installation,
+        volcano=volcano_of_dumps(paths, read, file),
     )
     facts = from_dumps(paths, units.by_row, read=file)
     name = " and ".join(paths)
@@ -76,14 +80,21 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
 
 def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObjects:
     """The objects of the API server. Raises ClusterError, SourceError, click.ClickException."""
+    facts = from_server(cluster, units.by_row)
     read = from_cluster(cluster, "", scheduling=True)
     unread = len(read.notes)
     read = with_quotas(read, cluster)
     quotas_read = len(read.notes) == unread
-    read = with_kueue(with_teams(read, cluster, team_key), cluster)
-    facts = from_server(cluster, units.by_row)
+    read = msgspec.structs.replace(
+        with_teams(read, cluster, team_key),
+        kueue=kueue_at(cluster),
+        volcano=with_scheduler_of(volcano_at(cluster), lambda: facts),
+    )
     explained = msgspec.structs.replace(
-        _explained(read), quotas_read=quotas_read, installation=lambda: facts
+        _explained(read),
+        quotas_read=quotas_read,
+        installation=lambda: facts,
+        volcano=lambda _: read.volcano,
     )
     policy = Policy()
     observer = ListingObserver(

@@ -39,7 +39,8 @@ from vgpucli.fit.table import tolerations_note
 from vgpucli.inspect.document import InventoryDocument
 from vgpucli.inspect.document import document as inventory_document
 from vgpucli.inspect.groups import GroupsDocument, groups_document, groups_of, team_of
-from vgpucli.inspect.queues import QueuesDocument, queues_document, queues_view
+from vgpucli.inspect.queue_document import QueuesDocument
+from vgpucli.inspect.queues import queues_document, queues_view
 
 GROUPS: Final = ("namespace", "team")
 """The groups of ``vgpu inspect --by`` that the page shows, beside the queues."""
