@@ -7,6 +7,7 @@ docs/upgrading.md lists, and nothing else.
 import json
 import subprocess
 import tarfile
+from contextlib import suppress
 from io import BytesIO
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from deploy.generate import CHART
 from tests.cluster.charting import of_the_bed, shown, with_library
 from tests.cluster.plugin_node import volcano_pod
 from tests.support.bed import objects
+from tests.support.bed.client import Refused
 from tests.support.deploy_objects import pod_templates
 from tests.support.environment import ROOT, missing
 from tests.support.nvml_fake import uuid
@@ -161,7 +163,9 @@ def wait_running(control_plane, namespace):
     def ends_of_logs():
         for pod in client.list(f"/api/v1/namespaces/{namespace}/pods"):
             for container in pod["spec"]["containers"]:
-                log = client.logs(pod, container["name"]).splitlines()
+                log = []
+                with suppress(Refused):  # it has not started
+                    log = client.logs(pod, container["name"]).splitlines()
                 yield "\n".join([f"{pod['metadata']['name']} {container['name']}:", *log[-5:]])
 
     def wait():

@@ -318,7 +318,12 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
         seen("first")
         wait_until(lambda: nodes.state().synced, "nodes are listed")
         wait_until(lambda: share_pods.state().synced, "that there are no SharePods is known")
-        wait_until(lambda: cluster.requests.get(("watch", "200")) == 2, "both are watched")
+
+        def watched():
+            return cluster.requests.get(("watch", "200"), 0)
+
+        wait_until(lambda: watched() >= 2, "both are watched")
+        before = watched()
         api.restart_api()
         assert pods.state().objects
         api.client.create(objects.pod("second", namespace, limits=GPUSHARE))
@@ -326,8 +331,7 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
         seen("second")
         wait_until(lambda: pods.state().failure is None, "it is heard again")
         assert pods.state().synced
-        # Two kinds are watched, each before and after.
-        wait_until(lambda: cluster.requests.get(("watch", "200")) >= 4, "both are watched again")
+        wait_until(lambda: watched() >= before + 2, "both are watched again")
 
 
 def test_a_mirror_lists_again_where_the_server_has_forgotten_its_version(
@@ -348,11 +352,12 @@ def test_a_mirror_lists_again_where_the_server_has_forgotten_its_version(
 
     api.restart_api()
     seen = informer(Behind(), lambda pod: pod.ref.name)
-    wait_until(lambda: len(given) == 2, "it has listed again")
+    wait_until(lambda: len(given) >= 2, "it has listed again")
     api.client.create(objects.pod("later", api_namespace, limits=GPUSHARE))
     wait_until(lambda: "later" in seen.state().objects, "it is followed")
     assert {pod["metadata"]["name"] for pod in pods} <= seen.state().objects.keys()
-    assert cluster.requests.get(("watch", "200")) + cluster.requests.get(("watch", "410"), 0) == 2
+    # Beside the start of the API server a watch may break off, and is begun again.
+    assert cluster.requests["watch", "200"] + cluster.requests.get(("watch", "410"), 0) >= 2
 
 
 # ------------------------------------------------------------------------------------ writing

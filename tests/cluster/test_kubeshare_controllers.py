@@ -113,7 +113,8 @@ def test_a_share_pod_gets_its_pod_its_gpu_and_its_events(bed, controller, namesp
         f"kubeshare-vgpu-{found['spec']['nodeName']}-{found['metadata']['annotations'][GPUID]}"
     )
     bed.wait_events(found, "Scheduled", "Bound")
-    assert 'vgpu_kubeshare_sharepods{state="ready"} 1' in controller.metrics()
+    ready = 'vgpu_kubeshare_sharepods{state="ready"} 1'  # as soon as they see their own write
+    wait_until(lambda: ready in controller.metrics(), "it is counted")
     shown = bed.api.kubectl("get", "shp", "-n", namespace)
     assert "Running" in shown
     bed.client.delete(found)

@@ -367,7 +367,7 @@ def test_pods_share_a_gpu_and_notice_no_rollout_of_the_charts_token_daemon(way):
     client.wait_gone(before)
     (after,) = daemons()
     assert objects.ready(after)
-    assert "connections=3" in client.logs(after)
+    wait_until(lambda: "connections=3" in client.logs(after), "the log has the connections")
     assert metric("vgpu_token_memory_booked_bytes", "x") == GIB // 2
     assert x.ask(f"allocate {GIB}") == "allocate 0"
     assert x.ask(f"allocate {GIB // 4}") == "allocate 1"
