@@ -16,7 +16,8 @@ from vgpu.program.kube_flags import not_a_dump, reread
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.read import INSTALLATION_KINDS, from_dumps, from_server, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects
-from vgpucli.explain.read import volcano_of_dumps
+from vgpucli.explain.read import dumped_webhooks, volcano_of_dumps
+from vgpucli.explain.webhooks import PodWebhooks
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
     Read,
@@ -66,6 +67,7 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
         is_dump=True,
         installation=installation,
         volcano=volcano_of_dumps(paths, read, file),
+        webhooks=dumped_webhooks(paths, read.others, file),
     )
     facts = from_dumps(paths, units.by_row, read=file)
     name = " and ".join(paths)
@@ -95,6 +97,7 @@ def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObject
         quotas_read=quotas_read,
         installation=lambda: facts,
         volcano=lambda _: read.volcano,
+        webhooks=lambda *_: PodWebhooks(facts.webhooks),
     )
     policy = Policy()
     observer = ListingObserver(

@@ -14,8 +14,14 @@ class Requirement(msgspec.Struct, frozen=True):
     operator: str
     values: frozenset[str] = frozenset()
 
+    @property
+    def text(self) -> str:
+        """The requirement for people."""
+        values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
+        return f"{self.key} {self.operator}{values}"
+
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it. An unknown operator is met: the budget then protects the pod."""
+        """Whether labels meet it. An unknown operator is met: a budget then protects the pod."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -54,21 +60,24 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
         )
 
 
+def requirements_of(selector: wire.SelectorFields) -> tuple[Requirement, ...]:
+    """All that the labels of an object have to meet."""
+    return (
+        *(
+            Requirement(key, "In", frozenset({value}))
+            for key, value in (selector.match_labels or {}).items()
+        ),
+        *(
+            Requirement(each.key, each.operator, frozenset(each.values or ()))
+            for each in selector.match_expressions or ()
+        ),
+    )
+
+
 def project_budget(budget: wire.BudgetFields, _: str) -> DisruptionBudget:
     """A budget."""
     selector, status = budget.spec.selector, budget.status
-    requirements = None
-    if selector is not None:
-        requirements = (
-            *(
-                Requirement(key, "In", frozenset({value}))
-                for key, value in (selector.match_labels or {}).items()
-            ),
-            *(
-                Requirement(each.key, each.operator, frozenset(each.values or ()))
-                for each in selector.match_expressions or ()
-            ),
-        )
+    requirements = None if selector is None else requirements_of(selector)
     return DisruptionBudget(
         budget.metadata.namespace,
         budget.metadata.name,

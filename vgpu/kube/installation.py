@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube import wire
+from vgpu.kube.disruption import Requirement, requirements_of
 from vgpu.kube.node_selector import has_labels, matches_a_term
 from vgpu.kube.projection import project_node, seconds
 from vgpu.model.objects import Node
@@ -119,12 +120,21 @@ class WebhookClient(wire.Wire, frozen=True):
     service: ServiceName | None = None
 
 
+class MatchConditionFields(wire.Wire, frozen=True):
+    """A condition of a webhook in CEL, which is not judged."""
+
+    name: str = ""
+
+
 class WebhookFields(wire.Wire, frozen=True):
-    """One webhook of a configuration."""
+    """One webhook of a configuration; without a selector every object is selected."""
 
     name: str = ""
     failure_policy: str = ""
     client_config: WebhookClient = WebhookClient()
+    namespace_selector: wire.SelectorFields = wire.SelectorFields()
+    object_selector: wire.SelectorFields = wire.SelectorFields()
+    match_conditions: list[MatchConditionFields] | None = None
 
 
 class WebhooksFields(wire.ObjectFields, frozen=True):
@@ -264,13 +274,20 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class AdmissionWebhook(msgspec.Struct, frozen=True):
-    """A webhook for admission: its configuration, and the Service that it calls."""
+    """A webhook for admission: its configuration, and the Service that it calls.
+
+    ``of_namespace`` and ``of_object`` are what the labels of an object and of its Namespace have to
+    meet; ``conditions`` are the names of further ones.
+    """
 
     configuration: str
     name: str
     failure_policy: str = ""
     namespace: str = ""
     service: str = ""
+    of_namespace: tuple[Requirement, ...] = ()
+    of_object: tuple[Requirement, ...] = ()
+    conditions: tuple[str, ...] = ()
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True):
@@ -382,7 +399,11 @@ def project_webhooks(configuration: WebhooksFields, _: str) -> tuple[AdmissionWe
             configuration.metadata.name,
             webhook.name,
             webhook.failure_policy,
-            *((service.namespace, service.name) if service is not None else ()),
+            "" if service is None else service.namespace,
+            "" if service is None else service.name,
+            of_namespace=requirements_of(webhook.namespace_selector),
+            of_object=requirements_of(webhook.object_selector),
+            conditions=tuple(each.name for each in webhook.match_conditions or ()),
         )
         for webhook in configuration.webhooks or ()
         for service in (webhook.client_config.service,)

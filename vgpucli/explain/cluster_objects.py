@@ -11,6 +11,7 @@ from vgpu.model.objects import Namespace, Pod, ResourceQuota
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpucli.doctor.facts import ClusterFacts
+from vgpucli.explain.webhooks import ReadWebhooks
 
 Installation = Callable[[], ClusterFacts | None]
 """Reads how the sharing systems are installed; None if that cannot be read."""
@@ -37,6 +38,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         scheduling: what kube-scheduler reads of all nodes and pods, if these were read.
         installation: reads the components of the sharing systems; None if nothing has them.
         volcano: reads Volcano's PodGroups and queues; None if nothing has them.
+        webhooks: reads the webhooks and the labels of a pod; None if nothing has them.
         kueue: Kueue's objects, if these were read.
     """
 
@@ -54,6 +56,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     scheduling: SchedulingObjects = SchedulingObjects()
     installation: Installation | None = None
     volcano: ReadVolcano | None = None
+    webhooks: ReadWebhooks | None = None
     kueue: KueueObjects = KueueObjects()
 
     @property

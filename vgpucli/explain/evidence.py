@@ -72,6 +72,7 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.check_systems import node_errors
+from vgpucli.doctor.components import HAMIS
 from vgpucli.explain.cluster_objects import ClusterObjects
 from vgpucli.explain.free_units import (
     MOST_LISTED,
@@ -90,10 +91,15 @@ from vgpucli.explain.obstacles import (
     node_locks,
     placing_schedulers,
     requested_names,
-    skipped_by_webhook,
 )
 from vgpucli.explain.pod_claims import free_devices, known_claims
 from vgpucli.explain.pod_group import GroupOfPod
+from vgpucli.explain.webhooks import (
+    PodWebhooks,
+    needs_webhook,
+    skipped_by_webhook,
+    webhook_remarks,
+)
 from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
@@ -519,8 +525,14 @@ class ClusterEvidence:
         in_the_way = InTheWay(
             uncounted=uncounted & requested_names(pod),
             schedulers={} if codec is None else placing_schedulers(pods, codec),
-            webhook=skipped_by_webhook(pod, next(spaces, None)),
         )
+        if codec is None or codec.name == HAMIS:
+            webhooks, space = self._webhooks(evidence), next(spaces, None)
+            in_the_way = structs.replace(
+                in_the_way,
+                webhook=skipped_by_webhook(pod, space, webhooks),
+                webhook_remarks=tuple(webhook_remarks(pod, space, webhooks)),
+            )
         if pod.node or pod.terminal or not self._nodes:
             return in_the_way
         gpu_nodes = [
@@ -585,6 +597,13 @@ class ClusterEvidence:
             if isinstance(demanded, PlacementRefusal)
             else tuple(unallocatable(fitting, demanded[1]))[:MOST_LISTED],
         )
+
+    def _webhooks(self, evidence: KnownPod) -> PodWebhooks:
+        """The webhooks, where one should have set the scheduler of a pod that has no GPU yet."""
+        pod, read = evidence.pod, self.cluster.webhooks
+        if read is None or evidence.reading.claims or not needs_webhook(pod):
+            return PodWebhooks()
+        return read(pod.ref.namespace, pod.ref.name)
 
     def workload(self, namespace: str, name: str) -> QueuedWorkload | None:
         """Kueue's workload of this name; else that of a job of this name."""

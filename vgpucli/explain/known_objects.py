@@ -50,6 +50,7 @@ class InTheWay(msgspec.Struct, frozen=True):
         uncounted: requested resources that the scheduler of the pod's system alone counts.
         schedulers: the schedulers that have placed pods of the pod's system, each with a pod.
         webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
+        webhook_remarks: what else there is to know of this webhook, as sentences.
         taints: keys of the taints of nodes with GPUs of the pod's system.
         installation: errors of the components of the pod's sharing system.
         on_unknown_gpus: pods on nodes with room whose shares of GPUs are not read.
@@ -67,6 +68,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     uncounted: frozenset[str] = frozenset()
     schedulers: Mapping[str, str] = {}
     webhook: str = ""
+    webhook_remarks: tuple[str, ...] = ()
     taints: frozenset[str] = frozenset()
     unallocatable: tuple[str, ...] = ()
     on_unknown_gpus: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from vgpu.ledger.from_api import read_pod
-from vgpu.model.objects import Namespace, Node, Pod, holds_devices
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, NodeLock, SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpucli.explain.scheduler_message import PartKind, parsed
@@ -15,12 +15,6 @@ _MOST_NAMED: Final = 5
 
 _MOST_LOOKED_AT: Final = 500
 """Maximum number of placed pods whose scheduler is read."""
-
-WEBHOOK_LABEL: Final = "hami.io/webhook"
-"""With the value ``ignore`` on a pod or its Namespace, HAMi's webhook skips the pod
-(``charts/hami/templates/scheduler/webhook.yaml``: namespaceSelector and objectSelector)."""
-
-_IGNORE: Final = "ignore"
 
 
 def requested_names(pod: Pod) -> frozenset[str]:
@@ -100,15 +94,3 @@ def placing_schedulers(pods: Iterable[Pod], codec: SchemeCodec) -> Mapping[str, 
             if seen >= _MOST_LOOKED_AT:
                 break
     return schedulers
-
-
-def skipped_by_webhook(pod: Pod, namespace: Namespace | None) -> str:
-    """Why HAMi's webhook skips the pod, as a sentence; "" if no label shows it."""
-    if pod.labels.get(WEBHOOK_LABEL) == _IGNORE:
-        return f"the pod has the label {WEBHOOK_LABEL}={_IGNORE}: HAMi's webhook skips it"
-    if namespace is not None and namespace.labels.get(WEBHOOK_LABEL) == _IGNORE:
-        return (
-            f"Namespace {namespace.name} has the label {WEBHOOK_LABEL}={_IGNORE}: HAMi's webhook"
-            " skips its pods"
-        )
-    return ""

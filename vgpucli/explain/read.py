@@ -1,7 +1,8 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -14,8 +15,13 @@ from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
-from vgpu.kube.kinds import NODES
+from vgpu.kube.documents import Keep
+from vgpu.kube.dump import items_of
+from vgpu.kube.installation import AdmissionWebhook
+from vgpu.kube.installation_kinds import MUTATING_WEBHOOKS
+from vgpu.kube.kinds import NODES, POD_LABELS, PODS
 from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump, reread
 from vgpu.quota.kueue_tree import KueueObjects, waits_for_kueue
 from vgpu.quota.volcano_tree import VolcanoObjects
@@ -23,11 +29,13 @@ from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.read import INSTALLATION_KINDS, installed, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.webhooks import PodWebhooks, ReadWebhooks
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
     Read,
     from_cluster,
     from_files,
+    if_allowed,
     with_quotas,
 )
 from vgpucli.queue_objects import kueue_at
@@ -40,7 +48,13 @@ MOST_NODES: Final = 32
 def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
     file = reread(paths)
-    read = from_files(paths, scheduling=True, queues=True, used=INSTALLATION_KINDS, read=file)
+    read = from_files(
+        paths,
+        scheduling=True,
+        queues=True,
+        used=(*INSTALLATION_KINDS, MUTATING_WEBHOOKS.name),
+        read=file,
+    )
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -54,6 +68,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         scheduling=read.scheduling,
         installation=installed_in_dumps(paths, read.others, file),
         volcano=volcano_of_dumps(paths, read, file),
+        webhooks=dumped_webhooks(paths, read.others, file),
         kueue=read.kueue,
     )
 
@@ -77,6 +92,45 @@ def volcano_of_dumps(
 def volcano_of_group(cluster: ApiClient, namespace: str) -> VolcanoObjects:
     """Volcano's objects at the API server; those of the namespace if others may not be read."""
     return with_scheduler_of(volcano_at(cluster, namespace), partial(installed, cluster))
+
+
+def dumped_webhooks(
+    paths: Sequence[str], kinds: Collection[str], file: ReadDump
+) -> ReadWebhooks | None:
+    """How to read the webhooks from dumps with these ``kinds``; None if they have none of them."""
+    if MUTATING_WEBHOOKS.name not in kinds:
+        return None
+
+    def read(namespace: str, name: str) -> PodWebhooks:
+        webhooks: list[AdmissionWebhook] = []
+        of_pod: Mapping[str, str] | None = None
+        for path in paths:
+            content, _ = file(path)
+            for kind, about, item in items_of(content, path):
+                named = about.metadata.namespace, about.metadata.name
+                with suppress(SourceError):
+                    if kind == MUTATING_WEBHOOKS.name:
+                        for of_one in MUTATING_WEBHOOKS.kept(item, path, Keep.ALL):
+                            webhooks += of_one
+                    elif kind == PODS.name and named == (namespace, name):
+                        for _, labels in POD_LABELS.kept(item, path, Keep.ALL):
+                            of_pod = labels
+        return PodWebhooks(tuple(webhooks), of_pod)
+
+    return read
+
+
+def webhooks_at(cluster: ApiClient, namespace: str, name: str) -> PodWebhooks:
+    """The webhooks at the API server, and the pod's labels, as far as they may be read."""
+    pages, _ = if_allowed(
+        lambda: cluster.optional_pages(MUTATING_WEBHOOKS), "MutatingWebhookConfigurations"
+    )
+    labelled, _ = if_allowed(lambda: cluster.find(POD_LABELS, namespace, name), "the pod")
+    webhooks = None
+    if pages is not None:
+        of_all = (of_one for page in pages for of_one in page.objects)
+        webhooks = tuple(each for of_one in of_all for each in of_one)
+    return PodWebhooks(webhooks, None if labelled is None else labelled[1])
 
 
 def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
@@ -109,6 +163,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         scheduling=read.scheduling,
         installation=partial(installed, cluster),
         volcano=partial(volcano_of_group, cluster),
+        webhooks=partial(webhooks_at, cluster),
         kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
     )
 

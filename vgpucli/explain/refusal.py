@@ -166,6 +166,7 @@ def scheduler_texts(evidence: KnownPod) -> Iterator[str]:
     if others and name not in known.schedulers:
         scheduler, pod = others[0]
         yield f"other pods of its sharing system are placed by {scheduler}, such as {pod}"
+        yield from () if known.webhook else known.webhook_remarks
 
 
 def claims_step(evidence: KnownPod) -> ExplainedStep | None:
