@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec import structs
+
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.compat.gpushare import inspect_page
 from scheduler.filter.refusals import (
     RefusedNodes,
+    largest_gpu,
     node_lines,
     quota_lines,
     rejection_text,
@@ -227,7 +230,9 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     fitting = sum(name not in refused and name not in closed for name, _, _ in explained)
     yield f"now {fitting} of {count(len(explained), 'node with GPUs')} take it"
     if refused:
-        yield rejection_text(summary_of(RefusedNodes.of(refused)), scheme, requested)
+        largest = largest_gpu(scheme, requested, (view for _, view, _ in explained))
+        summary = structs.replace(summary_of(RefusedNodes.of(refused)), largest_bytes=largest)
+        yield rejection_text(summary, scheme, requested)
     for name, view, refusal in explained:
         why = closed[name].text if name in closed else ""
         shares_cores = scheme.row.shares_cores

@@ -201,6 +201,8 @@ class RejectionSummary(msgspec.Struct, frozen=True):
         standing: the pods that stand in the way of this one, each with the reason.
         outranked: number of the nodes that would take the pod without pods of lower priority, as
             far as they were examined.
+        largest_bytes: memory of the largest GPU that the pod could have, whatever is free; None if
+            that was not looked at.
     """
 
     counts: tuple[tuple[PlacementReason, int], ...] = ()
@@ -208,6 +210,7 @@ class RejectionSummary(msgspec.Struct, frozen=True):
     outranked: int = 0
     quota: str = ""
     standing: str = ""
+    largest_bytes: int | None = None
 
 
 def summary_of(refused: RefusedNodes) -> RejectionSummary:
@@ -243,7 +246,24 @@ def largest_share(scheme: SchedulerScheme, demand: PodDemand) -> tuple[int, str]
     most = max((each.memory_bytes or 0 for each in placed), default=0)
     if most > of_container:
         return most, f"{exact_size(most)} in one GPU requested"
+    shares = sum(each.count for each in placed if each.memory_bytes)
+    if shares > 1:
+        up_to = "" if len({each.memory_bytes for each in placed}) == 1 else "up to "
+        return of_container, f"{shares} shares of {up_to}{exact_size(of_container)} requested"
     return of_container, f"{exact_size(of_container)} requested"
+
+
+def largest_gpu(
+    scheme: SchedulerScheme, demand: PodDemand, views: Iterable[CandidateView | None]
+) -> int | None:
+    """Memory of the largest GPU that the pod's annotations do not exclude; None without one."""
+    sizes = (
+        gpu.capacity_bytes
+        for view in views
+        for gpu in (() if view is None else view.candidate.gpus)
+        if scheme.dialect.exclusion(gpu, demand.wishes) is None
+    )
+    return max(sizes, default=None) or None
 
 
 def rejection_text(summary: RejectionSummary, scheme: SchedulerScheme, demand: PodDemand) -> str:
@@ -337,7 +357,9 @@ def _gpu_line(
 def _missing_memory(summary: RejectionSummary, scheme: SchedulerScheme, demand: PodDemand) -> str:
     requested, text = largest_share(scheme, demand)
     parts = [text] if requested else []
-    if summary.free_bytes is not None:
+    if summary.largest_bytes is not None and requested > summary.largest_bytes:
+        parts.append(f"the largest GPU has {exact_size(summary.largest_bytes)}")
+    elif summary.free_bytes is not None:
         parts.append(f"the largest free amount is {exact_size(summary.free_bytes)}")
     return f" ({', '.join(parts)})" if parts else ""
 

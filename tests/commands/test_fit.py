@@ -87,7 +87,10 @@ def test_what_does_not_fit_has_the_reason_of_the_schedulers_event(dump):
     result = run(*dump, *too_large)
     assert result.exit_code == 0
     assert "0 pods fit" in result.output
-    assert "2 nodes: no GPU has enough free memory (39.1 GiB (40000 MiB) requested" in result.output
+    assert (
+        "2 nodes: no GPU has enough free memory (2 shares of 39.1 GiB (40000 MiB) requested"
+        in result.output
+    )
 
 
 def test_a_number_of_pods_is_placed_where_the_scores_are_best(dump):

@@ -157,7 +157,7 @@ def test_what_containers_of_gpushare_request_together_is_compared_with_one_gpu()
     assert "60.0 GiB in one GPU requested, the largest GPU has 40.0 GiB" in explained.conclusion
     assert "together" in explained.advice
     texts = explained.decisive.evidence
-    assert any("60.0 GiB in one GPU requested, the largest free" in text for text in texts)
+    assert any("60.0 GiB in one GPU requested, the largest GPU has" in text for text in texts)
 
 
 @pytest.mark.parametrize(

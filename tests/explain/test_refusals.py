@@ -298,6 +298,32 @@ def test_explain_fit_and_the_schedulers_event_name_one_cause(model):
     assert all(text in event for text in explained.steps[2].evidence)
 
 
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [
+        ((900_000,), "(878.9 GiB (900000 MiB) requested, the largest GPU has 40.0 GiB)"),
+        ((30_000, 30_000), "(2 shares of 29.3 GiB (30000 MiB) requested, the largest free"),
+        ((30_000, 20_000), "(2 shares of up to 29.3 GiB (30000 MiB) requested, the largest free"),
+    ],
+)
+def test_amounts_of_a_refusal_show_why_what_is_free_does_not_suffice(memory, text):
+    """In explain and fit: the size of the largest GPU, and the number of shares."""
+    (container,) = hami().containers
+    asked = tuple(
+        structs.replace(
+            container, name=f"c{n}", limits={**container.limits, "nvidia.com/gpumem": each}
+        )
+        for n, each in enumerate(memory)
+    )
+    full = [pod(f"f-{n}-{k}", "hami", gpu=n) for n in range(1, GPUS) for k in range(8)]
+    wants = hami(unschedulable=REFUSED, containers=asked)
+    (scheme,) = (each for each in scheduler_schemes({}) if each.row.name == "hami")
+    read = ReadObjects(NOW, [hami_node()], [*full, wants], (), {}, (), (), None)
+    simulation = SchedulingSimulation(filled_cache((scheme,), read), ["gpu-1"])
+    assert text in answer(simulation, demand_of(wants, (scheme,))).rejection
+    assert any(text in each for each in explanation(wants, hami_node(), *full).steps[2].evidence)
+
+
 def test_a_lock_that_is_gone_again_is_waited_for_without_its_pod():
     message = "binding rejected: node gpu-1 has been locked within 5m0s: node lock contention"
     explained = explanation(hami(unschedulable=message), hami_node())

@@ -7,10 +7,16 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.reasons import Rule
-from scheduler.filter.refusals import RefusedNodes, largest_share, rejection_text, summary_of
+from scheduler.filter.refusals import (
+    RefusedNodes,
+    largest_gpu,
+    largest_share,
+    rejection_text,
+    summary_of,
+)
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.model.reasons import Explained
-from vgpu.model.units import count, count_more, rounded_size
+from vgpu.model.units import count, count_more, exact_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingReason
@@ -125,18 +131,18 @@ def _room(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> Exp
         refused = {name: each for name, each in refused.items() if name not in of_others}
     fitting = [name for name, _, refusal in evidence.answers if refusal is None]
     if not fitting:
-        numbers = RefusedNodes.of(refused)
-        summary = summary_of(numbers)
+        views = (view for _, view, _ in evidence.answers)
+        largest = largest_gpu(scheme, demand, views)
+        summary = structs.replace(summary_of(RefusedNodes.of(refused)), largest_bytes=largest)
         reasons = tuple(StepReason.of(reason) for reason, _ in summary.counts)
         texts = tuple(rejection_text(summary, scheme, demand).split("; "))
         step = ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, texts)
         step = _with_ending(_of_node(step, evidence), evidence)
-        if too_large := _too_large(evidence, scheme, demand):
+        if too_large := _too_large(largest, scheme, demand):
             advice = "request less memory for each GPU, or add a larger GPU"
             if has_several_containers(evidence.pod):
                 advice = "request less memory in all containers together, or add a larger GPU"
-            texts = (*texts, too_large)
-            return structs.replace(step, evidence=texts, detail=too_large, advice=advice)
+            return structs.replace(step, detail=too_large, advice=advice)
         return step
     taking = [name for name in fitting if name not in evidence.closed]
     named = taking or fitting
@@ -210,20 +216,9 @@ def _closed(evidence: KnownPod, names: Iterable[str], *texts: str) -> ExplainedS
     return structs.replace(step, advice=advice, detail=f"{first}{more}: {detail}")
 
 
-def _too_large(evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand) -> str:
-    """That no GPU of the nodes is as large as the pod requests, as a sentence; "" if one is.
-
-    GPUs that the pod's annotations exclude are none of them.
-    """
+def _too_large(largest: int | None, scheme: SchedulerScheme, demand: PodDemand) -> str:
+    """That no GPU is as large as the pod requests, as a sentence; "" if one is."""
     wanted, text = largest_share(scheme, demand)
-    sizes = [
-        gpu.capacity_bytes
-        for _, view, _ in evidence.answers
-        if view is not None
-        for gpu in view.candidate.gpus
-        if scheme.dialect.exclusion(gpu, demand.wishes) is None
-    ]
-    largest = max(sizes, default=0)
-    if not largest or wanted <= largest:
+    if largest is None or wanted <= largest:
         return ""
-    return f"{text}, the largest GPU has {rounded_size(largest)}"
+    return f"{text}, the largest GPU has {exact_size(largest)}"

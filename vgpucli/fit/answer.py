@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from scheduler.cluster.reservations import PodPlacement
-from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
+from scheduler.filter.refusals import RefusedNodes, largest_gpu, rejection_text, summary_of
 from vgpu.model.allocation import Device, effective_shares
 from vgpu.model.objects import Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
@@ -160,7 +160,12 @@ def _counted(
         sum(node.pods for node in nodes),
         all(node.pods < MOST_ON_NODE for node in nodes),
         tuple(nodes),
-        rejection_of(RefusedNodes.of(refused), scheme, demand),
+        rejection_of(
+            RefusedNodes.of(refused),
+            scheme,
+            demand,
+            _largest(simulation, scheme, demand, len(nodes)),
+        ),
         {reason.value: number for reason, number in RefusedNodes.of(refused).counts()},
         limited=limited,
     )
@@ -173,7 +178,10 @@ def _placed(
     offers = simulation.offers
     before = frozenset() if offers is None else frozenset(offers.closed_to(offers.wanted))
     placed, refused = place_pods(simulation, scheme, demand, min(wanted, MOST_PLACED))
-    rejection = rejection_of(refused, scheme, demand) if refused is not None else ""
+    rejection = ""
+    if refused is not None:
+        largest = _largest(simulation, scheme, demand, len(placed))
+        rejection = rejection_of(refused, scheme, demand, largest)
     limited: Mapping[str, NodeExclusion] = {}
     if offers is not None and refused is not None:
         closed = offers.closed_to(offers.wanted).items()
@@ -196,9 +204,30 @@ def node_fits(placed: Iterable[PodPlacement]) -> tuple[NodeFit, ...]:
     return tuple(_node_fit(name, on_nodes[name]) for name in sorted(on_nodes))
 
 
-def rejection_of(refused: RefusedNodes, scheme: SchedulerScheme, demand: PodDemand) -> str:
-    """The scheduler's event for a pod that these nodes refuse; "" without nodes."""
-    return rejection_text(summary_of(refused), scheme, demand) if refused.names else ""
+def rejection_of(
+    refused: RefusedNodes,
+    scheme: SchedulerScheme,
+    demand: PodDemand,
+    largest_bytes: int | None = None,
+) -> str:
+    """The scheduler's event for a pod that these nodes refuse; "" without nodes.
+
+    With the memory of the largest GPU where that is less than is requested.
+    """
+    if not refused.names:
+        return ""
+    summary = structs.replace(summary_of(refused), largest_bytes=largest_bytes)
+    return rejection_text(summary, scheme, demand)
+
+
+def _largest(
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, pods: int
+) -> int | None:
+    """The largest GPU of the nodes that kube-scheduler may offer, if no pod fits on any."""
+    if pods:
+        return None
+    views = simulation.cache.views(scheme, frozenset(simulation.names))
+    return largest_gpu(scheme, demand, (view for _, view, _ in views))
 
 
 def _node_fit(name: str, placements: Sequence[PodPlacement]) -> NodeFit:
