@@ -1,6 +1,7 @@
 """`vgpu inspect --by` with what pods use: from a Prometheus, from exporters, and from nobody."""
 
 import json
+import re
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
@@ -297,6 +298,22 @@ def test_inspect_has_the_limit_of_each_share_if_an_exporter_is_asked(cluster):
     assert "LIMIT" not in invoke("inspect", *cluster)
 
 
+@pytest.mark.parametrize("width", [80, 85, 90, 200])
+def test_the_column_of_limits_stands_in_its_line(cluster, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # names are cut as in a terminal
+    monkeypatch.setenv("NO_COLOR", "1")
+    with served("/metrics", lambda _: limited_page("limit_zero")) as url:
+        shown = re.sub(
+            r"\x1b\[[0-9;]*m", "", invoke("inspect", *cluster, "--limits", "--exporter", url)
+        )
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= width
+    (header,) = (line for line in lines if line.endswith(" LIMIT"))
+    (line,) = (line for line in lines if line.rstrip().endswith("missing"))
+    assert line.index("missing") == header.index("LIMIT")
+
+
 @pytest.mark.parametrize(
     ("reason", "outcome"),
     [
@@ -313,6 +330,8 @@ def test_explain_has_the_step_limited_if_an_exporter_is_asked(cluster, reason, o
             step["step"]: step for step in json.loads(invoke(*words, "--exporter", url))["steps"]
         }
     assert steps["limited"]["outcome"] == outcome
+    if outcome == "failed":  # the reason's text stands once
+        assert steps["limited"]["evidence"] == ["main: missing"]
     assert "limited" not in {step["step"] for step in json.loads(invoke(*words))["steps"]}
 
 

@@ -22,15 +22,17 @@ def limited_step(limits: Mapping[str, str]) -> ExplainedStep:
     known = {name: _CODES[code] for name, code in limits.items() if code in _CODES}
     if not known:
         return not_checked(WayStep.LIMITED, "an exporter that reports limits")
-    texts = tuple(
-        f"{name or 'the pod'}: {reason.state}, {reason.explanation}"
-        for name, reason in sorted(known.items())
-    )
     reason = worst(known.values())
+    is_wrong = reason.state in _WRONG
+    texts = tuple(
+        f"{name or 'the pod'}: {each.state}"
+        + ("" if is_wrong and each is reason else f", {each.explanation}")  # the step has the text
+        for name, each in sorted(known.items())
+    )
     remedy = f"{page('limits')}, {reason.value}"
-    if reason.state in _WRONG:
+    if is_wrong:
         step = failed(WayStep.LIMITED, reason, *texts)
         return structs.replace(step, advice=f"see {remedy}")
     if reason.state is LimitState.UNKNOWN:
-        return not_checked(WayStep.LIMITED, f"what is in {remedy}", *texts)
+        return not_checked(WayStep.LIMITED, f"more evidence: see {remedy}", *texts)
     return passed(WayStep.LIMITED, *texts)

@@ -79,6 +79,8 @@ class LineLayout(msgspec.Struct, frozen=True):
 _AMOUNT, _PERCENT, _SHARES = 15, 8, 5
 _LIMIT = 9
 _NUMBERS = _AMOUNT + _PERCENT + _SHARES
+_BAR_SPARES = 4
+"""Number of columns that a bar of memory can lose before it shows too little."""
 _MODEL = 22
 _UUID = 12
 """Number of characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
@@ -88,7 +90,8 @@ _WIDE_UUID = 40
 def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
     """The layout for ``width``: surplus columns go to the model's name, then to the bars.
 
-    ``longest`` is the length of the longest pod name if names are not cut, else 0.
+    Missing columns, those of LIMIT in a narrow terminal, come from the bars of memory and from
+    names. ``longest`` is the length of the longest pod name if names are not cut, else 0.
     """
     least = LineLayout()
     if wide:
@@ -97,11 +100,13 @@ def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
         )
     else:
         over = max(0, width - least.width)
+        missing = min(_LIMIT + 1, max(0, least.width - width))
+        of_bar = min(missing, _BAR_SPARES)
         model = _MODEL if over > _MODEL else 0
         over -= model
         whole = LineLayout(
-            name=least.name + model,
-            memory=min(40, least.memory + over * 2 // 3),
+            name=least.name + model - (missing - of_bar),
+            memory=min(40, least.memory + over * 2 // 3) - of_bar,
             cores=min(24, least.cores + over // 3),
             model=model,
         )

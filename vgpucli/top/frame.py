@@ -393,11 +393,11 @@ def longest_pod(reading: PageReading | None) -> int:
     return max((cell_len(f"{share.namespace}/{share.pod}") for share in shares), default=0)
 
 
-def _state(share: PageShare) -> tuple[str, str]:
-    """The text for an unusual state, and its style."""
+def _state(share: PageShare, *, limit: bool = True) -> tuple[str, str]:
+    """The text for an unusual state, and its style; ``limit`` if LIMIT has no column of its own."""
     if share.blocked:
         return "blocked", "yellow"
-    if share.limit_state in UNCAPPED:
+    if limit and share.limit_state in UNCAPPED:
         return limit_word(share.limit_state), "bold red"
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
 
@@ -409,7 +409,7 @@ def _limit_state(share: PageShare, _: LinePlace) -> Text:
 
 def _state_or_part(share: PageShare, place: LinePlace) -> Text:
     """An unusual state; else what a container of NVIDIA's own plugin has of the device."""
-    state, style = _state(share)
+    state, style = _state(share, limit=False)
     part = _PARTS.get(share.sharing, "")
     if share.sharing and not part and place.device.replicas:
         part = f"{share.held} of {place.device.replicas}"
