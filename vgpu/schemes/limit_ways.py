@@ -80,7 +80,8 @@ VCUDA: Final = LimitWay(
     LimitKind.LIBRARY,
     "the library's file is mapped in each GPU process (full)",
     "a process without the library, a copy of it, a limit file without a limit",
-    "minimal and standard: whether a process has loaded the library",
+    "minimal and standard: whether a process has loaded the library; full: of a process"
+    " that is not root's, its environment",
     LibraryFile("libcuda-control.so", ("/etc/gpu-manager/vdriver/nvidia/lib64",)),
     whole_is_free=True,
 )
@@ -89,7 +90,8 @@ GEMINI: Final = LimitWay(
     LimitKind.LIBRARY,
     "the library's file is mapped in each GPU process (full)",
     "a process without the library, a copy of it, a limit of 0",
-    "minimal and standard: whether a process has loaded the library",
+    "minimal and standard: whether a process has loaded the library; full: of a process"
+    " that is not root's, its environment",
     LibraryFile("libgemhook.so", ("/kubeshare/library",)),
 )
 KAI: Final = LimitWay(
