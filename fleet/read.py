@@ -1,6 +1,7 @@
 """The objects of the page: from the API server, or from dumps of it, as the commands read them."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,14 +60,15 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
     read = from_files(
         paths, None, team_key, scheduling=True, queues=True, used=INSTALLATION_KINDS, read=file
     )
-    installation = installed_in_dumps(paths, read.others, file)
+    found = installed_in_dumps(paths, read.others, file)
+    installation = None if found is None else cache(found)
     volcano = with_scheduler_of(read.volcano, installation)
     read = msgspec.structs.replace(read, volcano=volcano)
     explained = msgspec.structs.replace(
         _explained(read),
         is_dump=True,
         installation=installation,
-        volcano=volcano_of_dumps(paths, read, file),
+        volcano=volcano_of_dumps(read, installation),
         webhooks=dumped_webhooks(paths, read.others, file),
     )
     facts = from_dumps(paths, units.by_row, read=file)
@@ -96,7 +98,7 @@ def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObject
         _explained(read),
         quotas_read=quotas_read,
         installation=lambda: facts,
-        volcano=lambda _: read.volcano,
+        volcano=lambda *_: read.volcano,
         webhooks=lambda *_: PodWebhooks(facts.webhooks),
     )
     policy = Policy()

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 from msgspec import structs
 
+from tests.quota.trees import pod_set
 from vgpu.kube.kueue_kinds import (
     ClusterQueue,
     Cohort,
@@ -15,7 +16,7 @@ from vgpu.kube.kueue_kinds import (
 )
 from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.names import PodRef
-from vgpu.model.objects import OwnerReference, Pod
+from vgpu.model.objects import Container, OwnerReference, Pod
 from vgpu.model.units import MIB
 from vgpu.quota.kueue_config import KueueConfig, Transformation
 from vgpu.quota.kueue_tree import KueueObjects
@@ -121,8 +122,7 @@ def test_a_pod_that_runs_without_admission_is_named_with_its_workload():
     waits = structs.replace(workload(memory=8000), admitted_by="", reserved={}, conditions={})
     read = evidence(kueue(waits), pod())
     assert found(read)[QueueFinding.RUNS_UNADMITTED] == (
-        "pod team/p is of LocalQueue team/main and holds a share, and Workload team/train is not"
-        " admitted"
+        "pod team/p is of LocalQueue team/main and runs, and Workload team/train is not admitted"
     )
     bare = pod("bare", "", labels={"kueue.x-k8s.io/queue-name": "main"})
     assert (
@@ -141,6 +141,24 @@ def test_a_pod_that_leaves_or_whose_workload_was_not_read_is_no_finding():
     assert found(evidence(kueue(), pod("ray", "cluster", labels=queued))) == {}
     admitted = {**queued, "kueue.x-k8s.io/cluster-queue-name": "a"}
     assert found(evidence(kueue(), pod("bare", "", labels=admitted))) == {}
+
+
+def test_pods_with_whole_gpus_of_nvidias_plugin_are_neither_idle_nor_unadmitted():
+    """The API server does not have which GPU such a pod has: its pods hold nothing there."""
+    runs = pod(containers=(Container("main", {GPU: 2}),), phase="Running")
+    admitted = QueueEvidence(kueue(workload(memory=8000)), pods=(runs,), nodes=(NODE,), as_of=NOW)
+    assert found(admitted) == {}
+    starts = structs.replace(runs, phase="Pending")
+    assert set(found(structs.replace(admitted, pods=(starts,)))) == {QueueFinding.RESERVED_IDLE}
+    waits = structs.replace(workload(memory=8000), admitted_by="", reserved={}, conditions={})
+    read = structs.replace(admitted, kueue=kueue(waits))
+    assert set(found(read)) == {QueueFinding.RUNS_UNADMITTED}
+
+
+def test_pods_of_a_namespace_of_which_no_queue_was_read_are_no_finding():
+    bare = pod("bare", "", labels={"kueue.x-k8s.io/queue-name": "main"})
+    elsewhere = structs.replace(bare, ref=PodRef("uid-bare", "other", "bare"))
+    assert found(evidence(kueue(), elsewhere)) == {}
 
 
 def test_use_that_stays_after_its_workloads_is_a_finding():
@@ -202,6 +220,23 @@ def test_a_workload_without_memory_counts_zero_in_a_queue_that_limits_memory():
             " ClusterQueue a, which limits nvidia.com/total-gpumem"
         )
     }
+
+
+def test_a_flavor_without_a_quota_of_memory_counts_nothing_wrongly():
+    whole = QuotaResource("a100", GPU)
+    one = structs.replace(workload(), reserved={whole: 2})
+    objects = kueue(one, used=0)
+    queue = objects.cluster_queues[0]
+    queue = structs.replace(queue, quotas={**queue.quotas, whole: DeclaredQuota(4)})
+    read = evidence(structs.replace(objects, cluster_queues=(queue,)), pod())
+    assert found(read) == {}
+    waits = structs.replace(
+        one, admitted_by="", reserved={}, conditions={}, pod_sets=(pod_set("main", gpus=1),)
+    )
+    both = structs.replace(read.kueue, workloads=(waits,))
+    assert found(structs.replace(read, kueue=both, held=())) == {}
+    of_hami = structs.replace(both, cluster_queues=objects.cluster_queues)
+    assert set(found(structs.replace(read, kueue=of_hami, held=()))) == {QueueFinding.COUNTS_ZERO}
 
 
 def test_the_transformations_of_kueues_page_that_are_missing_are_named():

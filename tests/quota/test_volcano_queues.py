@@ -225,3 +225,10 @@ def test_queues_whose_parents_are_a_cycle_end(tmp_path):
     )
     assert {each["name"] for each in by_queue(tmp_path, *items)["queues"]} >= {"a", "b"}
     assert explained(tmp_path, *items)[1] == ["queue_full"]
+
+
+def test_only_the_queues_of_a_namespace_are_shown_with_those_above(tmp_path):
+    items = tree("capacity", hierarchy=True)
+    document = run(tmp_path, items, "inspect", "--by", "queue", "-n", "ml")
+    assert [each["name"] for each in document["queues"]] == ["root", "org", "other", "team"]
+    assert run(tmp_path, items, "inspect", "--by", "queue", "-n", "x")["queues"] == []

@@ -14,6 +14,7 @@ from vgpu.kube.kueue_kinds import (
     QUOTA_RESERVED,
     RESOURCE_FLAVORS,
     WORKLOADS,
+    ClusterQueue,
     QueuedWorkload,
 )
 from vgpu.kube.quantities import is_extended
@@ -178,26 +179,39 @@ def _few(found: Iterable[FoundInQueues]) -> Iterator[FoundInQueues]:
 
 
 class _Joined(msgspec.Struct, frozen=True):
-    """The pods that hold something, with their queues."""
+    """A pod that holds something, or runs: of NVIDIA's own plugin no record has a pod's GPUs."""
 
-    pods: tuple[tuple[Pod, Amounts, QueuedPod], ...] = ()
+    pod: Pod
+    queued: QueuedPod
+    held: Amounts = {}
 
 
-def _joined(evidence: QueueEvidence) -> _Joined:
+def _joined(evidence: QueueEvidence) -> list[_Joined]:
+    """The pods of queues that hold something or run."""
     pods = PodsInQueues(evidence.kueue)
-    found = ((pod, amount, pods.of(pod)) for pod, amount in evidence.held)
-    return _Joined(tuple((pod, amount, of) for pod, amount, of in found if of is not None))
+    held = {pod.ref.uid: amount for pod, amount in evidence.held}
+    holding = {pod.ref.uid: pod for pod, _ in evidence.held}
+    running = {
+        pod.ref.uid: pod
+        for pod in evidence.pods or ()
+        if pod.phase == "Running" and pod.requested_units()
+    }
+    return [
+        _Joined(pod, queued, held.get(uid, {}))
+        for uid, pod in (running | holding).items()
+        if (queued := pods.of(pod)) is not None
+    ]
 
 
 def idle_workloads(evidence: QueueEvidence) -> tuple[QueuedWorkload, ...]:
-    """The workloads with quota of resources that the ledger knows, and without a holding.
+    """The workloads with quota of resources that the ledger knows, whose pods hold nothing.
 
     Those that have it longest come first. A pod that holds something and whose workload is unknown
     may be of any in its queue.
     """
     if evidence.pods is None:
         return ()
-    queued = [of for _, _, of in _joined(evidence).pods]
+    queued = [each.queued for each in _joined(evidence)]
     running = {each.workload.uid for each in queued if each.workload is not None}
     unclear = {each.local_queue for each in queued if each.workload is None}
     idle = [
@@ -253,24 +267,28 @@ _MANAGED: Final = "kueue.x-k8s.io/managed"
 
 
 def _runs_unadmitted(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
-    if WORKLOADS.name in evidence.kueue.unread:
+    """A pod whose Workload is not there counts only in a namespace of which queues were read."""
+    kueue = evidence.kueue
+    if WORKLOADS.name in kueue.unread:
         return
-    for pod, _, of in _joined(evidence).pods:
+    known = {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
+    for each in _joined(evidence):
+        pod, queued = each.pod, each.queued
+        workload, queue = queued.workload, queued.local_queue
         if pod.deleted_at is not None or pod.terminal or CLUSTER_QUEUE_LABEL in pod.labels:
             continue
-        if of.workload is not None and (of.workload.admitted_by or of.workload.has_finished):
+        if workload is not None and (workload.admitted_by or workload.has_finished):
             continue
         is_own = pod.owner is None or pod.labels.get(_MANAGED) == "true"
-        if of.workload is None and not is_own:
+        if workload is None and not (is_own and queue in known):
             continue  # an object between the pod and its job may have the Workload
         name = f"pod {pod.ref.namespace}/{pod.ref.name}"
-        queue = of.local_queue.text if of.local_queue is not None else "a queue"
-        if of.workload is None:
-            why = f"{name} is of {queue} and holds a share, and Kueue has no Workload for it"
-        else:
-            workload = f"Workload {of.workload.namespace}/{of.workload.name}"
-            why = f"{name} is of {queue} and holds a share, and {workload} is not admitted"
-        yield FoundInQueues(QueueFinding.RUNS_UNADMITTED, name, why)
+        why = "Kueue has no Workload for it"
+        if workload is not None:
+            why = f"Workload {workload.namespace}/{workload.name} is not admitted"
+        of = "a queue" if queue is None else queue.text
+        text = f"{name} is of {of} and runs, and {why}"
+        yield FoundInQueues(QueueFinding.RUNS_UNADMITTED, name, text)
 
 
 def _use_stays(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
@@ -298,10 +316,11 @@ def _use_stays(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
 def _counts_too_little(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
     held: dict[str, list[Amounts]] = {}
     workloads: dict[str, QueuedWorkload] = {}
-    for pod, amount, of in _joined(evidence).pods:
-        if of.workload is not None and of.workload.admitted_by and pod.deleted_at is None:
-            workloads[of.workload.uid] = of.workload
-            held.setdefault(of.workload.uid, []).append(amount)
+    for each in _joined(evidence):
+        own = each.queued.workload
+        if own is not None and own.admitted_by and each.pod.deleted_at is None:
+            workloads[own.uid] = own
+            held.setdefault(own.uid, []).append(each.held)
     for uid, workload in workloads.items():
         gpus = plus(*held[uid]).get(GPUS, 0)
         counted = [
@@ -414,30 +433,42 @@ def _counts_zero(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
 
 
 def _zero_in_kueue(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
+    """Workloads that count GPUs, and no memory in any flavor that they have, or may get."""
     kueue = evidence.kueue
     targets = {(each.namespace, each.name): each.cluster_queue for each in kueue.local_queues}
     limited = {
-        each.name: sorted(
-            {key.resource for key in each.quotas if evidence.unit(key.resource).amount == MEMORY}
-        )
+        each.name: memory
         for each in kueue.cluster_queues
+        if (memory := _keys_of(evidence, each, MEMORY))
     }
+    queues = {each.name: each for each in kueue.cluster_queues}
     for each in kueue.workloads:
-        queue = each.admitted_by or targets.get((each.namespace, each.queue), "")
-        memory = limited.get(queue)
-        if not memory or each.has_finished:
+        name = each.admitted_by or targets.get((each.namespace, each.queue), "")
+        if each.has_finished or name not in limited:
             continue
         counted = plus(*({key.resource: n} for key, n in each.reserved.items()))
+        flavors = {key.flavor for key, n in each.reserved.items() if n}
+        gpus = [key for key in _keys_of(evidence, queues[name], GPUS) if key.flavor in flavors]
         if not each.admitted_by:
             counted = kueue.requested(each)
-        gpus = [name for name, n in counted.items() if n and evidence.unit(name).amount == GPUS]
-        if gpus and not any(counted.get(name) for name in memory):
-            name = f"Workload {each.namespace}/{each.name}"
+            gpus = _keys_of(evidence, queues[name], GPUS)
+        gpus = [key for key in gpus if counted.get(key.resource)]
+        of_memory = {key.resource for key in limited[name]}
+        with_memory = {key.flavor for key in limited[name]}
+        if not gpus or any(counted.get(resource) for resource in of_memory):
+            continue
+        if all(key.flavor in with_memory for key in gpus):
+            who, resource = f"Workload {each.namespace}/{each.name}", min(of_memory)
             text = (
-                f"{name} counts {counted[gpus[0]]} {gpus[0]} and 0 {memory[0]} in"
-                f" {cluster_queue_name(queue).text}, which limits {memory[0]}"
+                f"{who} counts {counted[gpus[0].resource]} {gpus[0].resource} and 0 {resource} in"
+                f" {cluster_queue_name(name).text}, which limits {resource}"
             )
-            yield FoundInQueues(QueueFinding.COUNTS_ZERO, name, text)
+            yield FoundInQueues(QueueFinding.COUNTS_ZERO, who, text)
+
+
+def _keys_of(evidence: QueueEvidence, queue: ClusterQueue, amount: str) -> list[QuotaResource]:
+    """The keys of a queue's quotas that stand for one of the ledger's amounts."""
+    return sorted(key for key in queue.quotas if evidence.unit(key.resource).amount == amount)
 
 
 # ---------------------------------------------------------------- Volcano

@@ -17,8 +17,8 @@ Installation = Callable[[], ClusterFacts | None]
 """Reads how the sharing systems are installed; None if that cannot be read."""
 
 
-ReadVolcano = Callable[[str], VolcanoObjects]
-"""Reads Volcano's objects, for a pod of this namespace."""
+ReadVolcano = Callable[[str, str], VolcanoObjects]
+"""Reads Volcano's objects, for the PodGroup of this namespace and name."""
 
 
 class ClusterObjects(msgspec.Struct, frozen=True):

@@ -644,7 +644,7 @@ class ClusterEvidence:
         read = self.cluster.volcano
         if read is None:
             return GroupOfPod(full_name)
-        volcano = read(pod.ref.namespace)
+        volcano = read(pod.ref.namespace, name)
         pods = PodsOfQueues(volcano)
         once = None
         if self.cluster.pods_read and POD_GROUPS.name not in volcano.unread:

@@ -1,9 +1,9 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Collection
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Final
 
@@ -23,12 +23,13 @@ from vgpu.kube.kinds import NODES, POD_LABELS, PODS
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump, reread
+from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
 from vgpu.quota.kueue_tree import KueueObjects, waits_for_kueue
 from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.read import INSTALLATION_KINDS, installed, installed_in_dumps
-from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects, Installation, ReadVolcano
 from vgpucli.explain.webhooks import PodWebhooks, ReadWebhooks
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
@@ -55,6 +56,8 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         used=(*INSTALLATION_KINDS, MUTATING_WEBHOOKS.name),
         read=file,
     )
+    found = installed_in_dumps(paths, read.others, file)
+    installation = None if found is None else cache(found)
     return ClusterObjects(
         read.objects,
         read.as_of,
@@ -66,32 +69,40 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         pods_read=read.pods_read,
         claims_read=bool(read.objects.resource_claims.resource_claims),
         scheduling=read.scheduling,
-        installation=installed_in_dumps(paths, read.others, file),
-        volcano=volcano_of_dumps(paths, read, file),
+        installation=installation,
+        volcano=volcano_of_dumps(read, installation),
         webhooks=dumped_webhooks(paths, read.others, file),
         kueue=read.kueue,
     )
 
 
-def volcano_of_dumps(
-    paths: Sequence[str], read: Read, file: ReadDump
-) -> Callable[[str], VolcanoObjects] | None:
+def volcano_of_dumps(read: Read, installation: Installation | None) -> ReadVolcano | None:
     """How to read Volcano's objects from dumps; None if they have none.
 
     The configuration of its scheduler is looked for when it is asked for.
     """
     if not (read.volcano.has_queues or read.volcano.groups):
         return None
-
-    def with_scheduler(_: str) -> VolcanoObjects:
-        return with_scheduler_of(read.volcano, installed_in_dumps(paths, read.others, file))
-
-    return with_scheduler
+    return lambda _namespace, _name: with_scheduler_of(read.volcano, installation)
 
 
-def volcano_of_group(cluster: ApiClient, namespace: str) -> VolcanoObjects:
-    """Volcano's objects at the API server; those of the namespace if others may not be read."""
-    return with_scheduler_of(volcano_at(cluster, namespace), partial(installed, cluster))
+def volcano_for(
+    cluster: ApiClient, installation: Installation, namespace: str, name: str
+) -> VolcanoObjects:
+    """Volcano's objects at the API server; of one that may not be listed the PodGroup's own."""
+    volcano = volcano_at(cluster, namespace)
+    groups = {(each.namespace, each.name): each for each in volcano.groups}
+    group = groups.get((namespace, name))
+    if group is None and POD_GROUPS.name in volcano.unread:
+        group, _ = if_allowed(lambda: cluster.find(POD_GROUPS, namespace, name), "the PodGroup")
+        own = (*volcano.groups, *([] if group is None else [group]))
+        volcano = msgspec.structs.replace(volcano, groups=own)
+    if group is not None and QUEUES.name in volcano.unread:
+        queue_name = group.queue_name
+        queue, _ = if_allowed(lambda: cluster.find(QUEUES, "", queue_name), "the Queue")
+        if queue is not None and volcano.queue(queue.name) is None:
+            volcano = msgspec.structs.replace(volcano, queues=(*volcano.queues, queue))
+    return with_scheduler_of(volcano, installation)
 
 
 def dumped_webhooks(
@@ -148,6 +159,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     objects = _with_pods(read.objects, () if pod is None else (pod,))
     unread = len(read.notes)
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
+    installation = cache(partial(installed, cluster))
     is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
     if pod is not None and pod.node and is_limited:
         objects = _with_namespace(cluster, objects, namespace)
@@ -161,9 +173,14 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         quotas_read=len(read.notes) == unread,
         claims_read=claims and not any(UNREAD_CLAIMS in note for note in read.notes),
         scheduling=read.scheduling,
+<<<<<<< HEAD
         installation=partial(installed, cluster),
         volcano=partial(volcano_of_group, cluster),
         webhooks=partial(webhooks_at, cluster),
+=======
+        installation=installation,
+        volcano=partial(volcano_for, cluster, installation),
+>>>>>>> 2af2ad69 (Findings of queues spare pods of NVIDIA's own plugin; Volcano's objects as far as rights go)
         kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
     )
 

@@ -29,7 +29,7 @@ from vgpu.quota.queue_findings import (
 )
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
-from vgpu.quota.volcano_tree import VolcanoObjects, volcano_nodes
+from vgpu.quota.volcano_tree import VolcanoObjects, queue_name, volcano_nodes
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import MeasuredUse
@@ -79,7 +79,7 @@ def print_queues(
     ``measured`` is what pods use by their UID on the node, None if no exporter was asked.
     """
     view, notes = queues_view(read, units, measured)
-    nodes = _chosen(view.tree, namespaces)
+    nodes = _chosen(view, namespaces)
     if output in ("table", "wide"):
         say(*queues_lines(view, nodes, notes))
         return
@@ -268,15 +268,17 @@ def _differing(tree: QuotaTree, node: QuotaNode) -> Iterator[str]:
 # ---------------------------------------------------------------- the nodes
 
 
-def _chosen(tree: QuotaTree, namespaces: Sequence[str]) -> list[tuple[int, QuotaNode]]:
+def _chosen(view: QueuesView, namespaces: Sequence[str]) -> list[tuple[int, QuotaNode]]:
     """The nodes with their depth, each below its parent; with namespaces those on their paths."""
-    wanted = None
+    tree, wanted = view.tree, None
     if namespaces:
-        own = [
+        own = {
             name
             for name in tree.nodes
             if name.level is QuotaLevel.LOCAL_QUEUE and name.name.partition("/")[0] in namespaces
-        ]
+        }
+        groups = (each for each in view.volcano.groups if each.namespace in namespaces)
+        own |= {queue_name(each.queue_name) for each in groups} & tree.nodes.keys()
         wanted = {node.name for name in own for node in tree.path(name)}
     return [(depth, node) for depth, node in tree.walk() if wanted is None or node.name in wanted]
 
