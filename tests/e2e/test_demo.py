@@ -16,7 +16,9 @@ from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.environment import ROOT
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
+from vgpucli.demo.bill_days import MadeUp
 from vgpucli.demo.command import command
+from vgpucli.demo.walkthrough import PODS_BILLED
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +104,7 @@ def test_the_exporters_page_is_that_of_the_pods_after_it(running):
 
 def test_the_commands_that_the_demo_suggests_can_be_run(running, env):
     commands = re.findall(r"^    \S+ -m vgpu (.*)$", running.printed(), re.MULTILINE)
-    inspect, explain, fit, doctor, restore, plan = (
+    inspect, explain, fit, doctor, restore, plan, bill = (
         shlex.split(command, comments=True) for command in commands
     )
     assert "\nThe pod fails at step nodes: " in vgpu(*explain, env=env).stdout
@@ -122,6 +124,9 @@ def test_the_commands_that_the_demo_suggests_can_be_run(running, env):
     again = vgpu(*plan, env=env)
     assert again.returncode == 3
     assert "To be done: 3\n" in again.stdout
+    billed = vgpu(*bill, env=env).stdout
+    assert re.search(r"^total +840\.00 .* 1,411\.20$", billed, re.MULTILINE)
+    assert f"\nnote: this is no measured bill: {MadeUp(PODS_BILLED).generator}\n" in billed
 
 
 def test_kubectl_reads_the_demos_cluster(env, tools, tmp_path):

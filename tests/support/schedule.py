@@ -36,6 +36,7 @@ class Group(StrEnum):
     PLUGIN = "plugin"
     SCHEDULERS = "schedulers"
     QUEUES = "queues"
+    BILL = "bill"
     RELEASE = "release"
 
 

@@ -164,6 +164,7 @@ PLAIN_COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "owner": lambda charge, _: charge.share.owner if charge.share else None,
     "pod": lambda charge, _: charge.share.pod if charge.share else None,
     "container": lambda charge, _: charge.share.container if charge.share else None,
+    "pod_uid": lambda charge, _: charge.share.pod_uid if charge.share else None,
     "part": lambda charge, _: str(charge.part),
     "gpu_hours": lambda charge, _: _decimal(charge.quantity, HOUR),
     "gpu_microseconds": lambda charge, _: str(charge.quantity),

@@ -26,6 +26,7 @@ from scheduler.main import Scheduler
 from simulator.demo_cluster import JOINING
 from simulator.objects import node_object
 from simulator.store import Json, ObjectStore
+from vgpu.io import atomic_files
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.kube.merge_patches import merged
 from vgpu.model.units import GIB
@@ -39,6 +40,9 @@ from vgpu.schemes.gpushare.annotations import ASSIGNED, INDEX
 from vgpu.schemes.gpushare.node import NAMES
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
+from vgpucli.bill.day_file import MODE, write_day
+from vgpucli.bill.days import days_between
+from vgpucli.demo.bill_days import PRICES, MadeUp
 
 UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT": "GiB"}
 """The environment variables with the units of the demo's pods."""
@@ -231,11 +235,28 @@ _WAITING: Final = f"{NAMESPACE}/{list(PODS_IN_GIB)[-1]}"
 """The pod that waits."""
 
 
+BILLED: Final = ("2026-11-01", "2026-11-08")
+"""The first day that is made up for the bill, and the day after the last one."""
+
+PODS_BILLED: Final = 24
+
+
+def write_bill(folder: Path) -> None:
+    """A week of closed days that are made up, and their prices."""
+    days = folder / "bill"
+    days.mkdir(mode=0o700)
+    made_up = MadeUp(PODS_BILLED)
+    for day in days_between(*BILLED):
+        write_day(days, made_up.day(day))
+    atomic_files.write(folder / "prices.yaml", PRICES.encode(), MODE)
+
+
 def show_more(kubeconfig: str) -> None:
     """Print the commands."""
+    write_bill(Path(kubeconfig).parent)
     source = shlex.join((".", environment_of(kubeconfig)))
     lines = [(source, "once in each terminal")]
-    lines += [(f"{ourselves()} {words}", why) for words, why in _commands(audit_of(kubeconfig))]
+    lines += [(f"{ourselves()} {words}", why) for words, why in _commands(kubeconfig)]
     width = max(len(line) for line, why in lines if why)
     say("  To try more, type in another terminal, in this folder:")
     for line, why in lines:
@@ -243,14 +264,18 @@ def show_more(kubeconfig: str) -> None:
     say()
 
 
-def _commands(audit: str) -> Iterator[tuple[str, str]]:
+def _commands(kubeconfig: str) -> Iterator[tuple[str, str]]:
     """The words of each command, and the question that it answers, if they do not say it."""
+    audit, folder = audit_of(kubeconfig), Path(kubeconfig).parent
     yield "inspect", "who holds what"
     yield f"explain pod {_WAITING}", "why it waits"
     yield f"fit --pod {_WAITING} --pods 1 --defragment", "what to move, so that it fits"
     yield "doctor", "what is wrong with the installation"
     yield f"reconcile restore {audit} --audit {audit}.restored --yes", ""
     yield "reconcile plan", "what would be repaired again"
+    first, until = BILLED
+    files = f"--days {folder}/bill --prices {folder}/prices.yaml"
+    yield f"bill {files} --from {first} --to {until} --by team", ""
 
 
 def ourselves() -> str:

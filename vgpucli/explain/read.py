@@ -173,14 +173,9 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         quotas_read=len(read.notes) == unread,
         claims_read=claims and not any(UNREAD_CLAIMS in note for note in read.notes),
         scheduling=read.scheduling,
-<<<<<<< HEAD
-        installation=partial(installed, cluster),
-        volcano=partial(volcano_of_group, cluster),
-        webhooks=partial(webhooks_at, cluster),
-=======
         installation=installation,
         volcano=partial(volcano_for, cluster, installation),
->>>>>>> 2af2ad69 (Findings of queues spare pods of NVIDIA's own plugin; Volcano's objects as far as rights go)
+        webhooks=partial(webhooks_at, cluster),
         kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
     )
 
