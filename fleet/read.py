@@ -15,9 +15,10 @@ from vgpu.kube.dump import joined
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import not_a_dump, reread
 from vgpucli.doctor.facts import ClusterFacts
-from vgpucli.doctor.read import INSTALLATION_KINDS, from_dumps, from_server, installed_in_dumps
+from vgpucli.doctor.read import from_dumps, from_server, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects
-from vgpucli.explain.read import dumped_webhooks, volcano_of_dumps
+from vgpucli.explain.kai_read import dumped_kai
+from vgpucli.explain.read import EXPLAINED_KINDS, dumped_webhooks, volcano_of_dumps
 from vgpucli.explain.webhooks import PodWebhooks
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
@@ -58,7 +59,7 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
     """The objects of dumps. Raises click.ClickException."""
     file = reread(paths)
     read = from_files(
-        paths, None, team_key, scheduling=True, queues=True, used=INSTALLATION_KINDS, read=file
+        paths, None, team_key, scheduling=True, queues=True, used=EXPLAINED_KINDS, read=file
     )
     found = installed_in_dumps(paths, read.others, file)
     installation = None if found is None else cache(found)
@@ -70,6 +71,7 @@ def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
         installation=installation,
         volcano=volcano_of_dumps(read, installation),
         webhooks=dumped_webhooks(paths, read.others, file),
+        kai=dumped_kai(paths, file),
     )
     facts = from_dumps(paths, units.by_row, read=file)
     name = " and ".join(paths)

@@ -11,6 +11,7 @@ from vgpu.model.objects import Namespace, Pod, ResourceQuota
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpucli.doctor.facts import ClusterFacts
+from vgpucli.explain.kai_objects import ReadKai
 from vgpucli.explain.webhooks import ReadWebhooks
 
 Installation = Callable[[], ClusterFacts | None]
@@ -40,6 +41,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         volcano: reads Volcano's PodGroups and queues; None if nothing has them.
         webhooks: reads the webhooks and the labels of a pod; None if nothing has them.
         kueue: Kueue's objects, if these were read.
+        kai: reads what KAI Scheduler has written about a pod; None if nothing has it.
     """
 
     objects: Objects
@@ -58,6 +60,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     volcano: ReadVolcano | None = None
     webhooks: ReadWebhooks | None = None
     kueue: KueueObjects = KueueObjects()
+    kai: ReadKai | None = None
 
     @property
     def nodes_read(self) -> bool:

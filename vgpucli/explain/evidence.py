@@ -69,6 +69,7 @@ from vgpu.quota.volcano_tree import (
     volcano_tree,
 )
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.nvidia.resources import GPU
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.check_systems import node_errors
@@ -82,6 +83,7 @@ from vgpucli.explain.free_units import (
     unallocatable,
 )
 from vgpucli.explain.installation import InstallationError, installation_errors
+from vgpucli.explain.kai_objects import KaiObjects, is_of_kai
 from vgpucli.explain.known_objects import InTheWay, KnownNode, KnownPod, NodeAnswer
 from vgpucli.explain.model import StepReason
 from vgpucli.explain.near_findings import NearFindings, is_about, unreported
@@ -263,6 +265,7 @@ class ClusterEvidence:
             if ledger is None
             else tuple(unreported(ledger, pod, held, (*own, *nearby))),
             queue=self._queue(pod),
+            kai=self._kai(pod),
         )
         if observed:
             evidence = self._with_observed_quota(evidence)
@@ -634,6 +637,15 @@ class ClusterEvidence:
         found = PodsInQueues(kueue).of(pod)
         workload = None if found is None else found.workload
         return None if workload is None else self.queue_answer(workload)
+
+    def _kai(self, pod: Pod) -> KaiObjects | None:
+        """What KAI Scheduler has written about a pod that it has to place."""
+        read = self.cluster.kai
+        if read is None or pod.node or pod.terminal or not is_of_kai(pod):
+            return None
+        nodes = self._nodes.values()
+        without = frozenset(each.name for each in nodes if not each.capacity.get(GPU))
+        return structs.replace(read(pod.ref), without_gpus=without)
 
     def _group(self, pod: Pod) -> GroupOfPod | None:
         """The PodGroup of a pod that waits to be placed."""

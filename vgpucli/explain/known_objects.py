@@ -25,6 +25,7 @@ from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.other_schedulers import Recognised
 from vgpu.schemes.registry import UnitBytes
 from vgpucli.explain.installation import InstallationError
+from vgpucli.explain.kai_objects import KaiObjects
 from vgpucli.explain.model import GpuGroup, NodeGroup, StepReason
 from vgpucli.explain.pod_claims import KnownClaim
 from vgpucli.explain.pod_group import GroupOfPod
@@ -117,6 +118,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         unit_bytes: bytes of one unit of memory, by the name of the registry's row.
         queue: why Kueue has not admitted a pod that waits for it; None if it does not wait, or if
             nothing is known of its queue.
+        kai: what KAI Scheduler has written about a pod that it has to place; None of another pod.
     """
 
     pod: Pod
@@ -151,6 +153,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     conflicts: tuple[Conflict, ...] = ()
     unit_bytes: UnitBytes = {}
     queue: QueueAnswer | None = None
+    kai: KaiObjects | None = None
 
 
 class KnownNode(msgspec.Struct, frozen=True):

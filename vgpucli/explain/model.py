@@ -126,6 +126,24 @@ class ExplainReason(Explained):
         "on_unknown_gpu",
         "pods of the node hold shares on an unknown GPU, so less may be free than is shown",
     )
+    GPU_TOO_SMALL = "gpu_too_small", "no GPU has as much memory as the pod requests"
+    PREEMPTION_DELAY = (
+        "preemption_delay",
+        "other pods would have to be evicted, and the workload may not do that yet",
+    )
+    RESERVATION_FAILED = (
+        "reservation_failed",
+        "the pod that keeps the GPU for its shares has not got one",
+    )
+    SCALING_UP = (
+        "scaling_up",
+        "KAI Scheduler reserves no GPU for shares while a pod that scales the cluster up waits",
+    )
+    BINDER_FAILED = (
+        "binder_failed",
+        "the scheduler has chosen a node, and its binder could not bind the pod there",
+    )
+    NO_POD_GROUP = "no_pod_group", "KAI Scheduler places pods of PodGroups, and the pod has none"
     STARTING = "starting", "the containers are starting"
     ENDED = "ended", "the pod has ended and holds nothing"
 

@@ -16,6 +16,7 @@ from vgpu.model.units import percentage, rounded_size
 from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.system_titles import system_title
+from vgpucli.explain.kai_steps import with_kai
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.limited_step import limited_step
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, Explanation, StepReason, WayStep
@@ -45,7 +46,7 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         remarked_findings = list(evidence.findings)
     decisive_findings = [each for each in evidence.findings if each not in remarked_findings]
     for check in _CHECKS:
-        step = with_findings(check(evidence), decisive_findings)
+        step = with_findings(with_kai(check(evidence), evidence), decisive_findings)
         step = with_plugin_refusal(step, evidence)
         step = with_remarks(step, (*remarked_findings, *evidence.nearby))
         steps.append(_with_conflicts(step, evidence) if step.step is WayStep.USE else step)

@@ -1,7 +1,7 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence, Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from http import HTTPStatus
@@ -19,17 +19,19 @@ from vgpu.kube.documents import Keep
 from vgpu.kube.dump import items_of
 from vgpu.kube.installation import AdmissionWebhook
 from vgpu.kube.installation_kinds import MUTATING_WEBHOOKS
+from vgpu.kube.kai_kinds import KAI_KINDS
 from vgpu.kube.kinds import NODES, POD_LABELS, PODS
+from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump, reread
-from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
 from vgpu.quota.kueue_tree import KueueObjects, waits_for_kueue
 from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 from vgpucli.doctor.read import INSTALLATION_KINDS, installed, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects, Installation, ReadVolcano
+from vgpucli.explain.kai_read import dumped_kai, kai_at
 from vgpucli.explain.webhooks import PodWebhooks, ReadWebhooks
 from vgpucli.inspect.read import (
     UNREAD_CLAIMS,
@@ -46,6 +48,12 @@ MOST_NODES: Final = 32
 """Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
 
 
+EXPLAINED_KINDS: Final = frozenset(
+    {*INSTALLATION_KINDS, MUTATING_WEBHOOKS.name, *(kind.name for kind in KAI_KINDS)}
+)
+"""The kinds of a dump that are read beside those of :func:`vgpucli.inspect.read.from_files`."""
+
+
 def dumped(paths: Sequence[str]) -> ClusterObjects:
     """The objects of dumps. Raises click.ClickException."""
     file = reread(paths)
@@ -53,7 +61,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         paths,
         scheduling=True,
         queues=True,
-        used=(*INSTALLATION_KINDS, MUTATING_WEBHOOKS.name),
+        used=EXPLAINED_KINDS,
         read=file,
     )
     found = installed_in_dumps(paths, read.others, file)
@@ -73,6 +81,7 @@ def dumped(paths: Sequence[str]) -> ClusterObjects:
         volcano=volcano_of_dumps(read, installation),
         webhooks=dumped_webhooks(paths, read.others, file),
         kueue=read.kueue,
+        kai=dumped_kai(paths, file),
     )
 
 
@@ -177,6 +186,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         volcano=partial(volcano_for, cluster, installation),
         webhooks=partial(webhooks_at, cluster),
         kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
+        kai=partial(kai_at, cluster),
     )
 
 

@@ -1,0 +1,53 @@
+"""What KAI Scheduler has written about one pod, as values. Pure."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kai_kinds import BindRequest, KaiGroup, KaiPod, KaiQueue
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.schemes.other_schedulers import OtherScheduler, other_scheduler
+
+KAI_SCHEDULER: Final = "kai-scheduler"
+"""KAI's schedulerName, if no flag names another one."""
+
+
+class KaiObjects(msgspec.Struct, frozen=True):
+    """What was read for a pod of KAI Scheduler; None is an object that does not exist.
+
+    Attributes:
+        pod: its group's name and KAI's condition.
+        request: its BindRequest; that of an earlier pod of its name is none of it.
+        group: its PodGroup.
+        queues: the PodGroup's queue and those above it, as far as they exist.
+        unread: the kinds that were not read, of which nothing is known.
+        without_gpus: the names of the nodes that have no GPU for KAI.
+        members: number of pods of the PodGroup; None if they were not counted.
+    """
+
+    pod: KaiPod | None = None
+    request: BindRequest | None = None
+    group: KaiGroup | None = None
+    queues: tuple[KaiQueue, ...] = ()
+    unread: frozenset[str] = frozenset()
+    without_gpus: frozenset[str] = frozenset()
+    members: int | None = None
+
+    def lacks(self, kind: ApiKind[Any]) -> bool:
+        """Whether objects of this kind were not read."""
+        return kind.name in self.unread
+
+
+ReadKai = Callable[[PodRef], KaiObjects]
+"""Reads what KAI Scheduler has written about a pod."""
+
+
+def is_of_kai(pod: Pod) -> bool:
+    """Whether KAI Scheduler places the pod: by its marks, or by the pod's schedulerName."""
+    other = other_scheduler(pod)
+    return pod.scheduler == KAI_SCHEDULER or (
+        other is not None and other.scheduler is OtherScheduler.KAI
+    )
