@@ -1,7 +1,7 @@
 """What is installed, in which version, and whether it runs; settings that contradict each other.
 
 Names of custom resources are those of the CustomResourceDefinitions: KubeShare 1 and 2, Volcano
-1.14, the GPU Operator and NVIDIA's DRA driver. Pure.
+1.14, the GPU Operator, NVIDIA's DRA driver and KAI Scheduler 0.17. Pure.
 """
 
 from collections import Counter
@@ -22,11 +22,13 @@ from vgpu.model.units import count
 from vgpu.schemes.other_schedulers import OtherScheduler, system_of_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
+from vgpucli.doctor.check_kai import check_kai
 from vgpucli.doctor.check_kueue import check_kueue
 from vgpucli.doctor.check_names import check_names
 from vgpucli.doctor.components import (
     GKE,
     HAMIS,
+    KAI,
     KUBESHARE,
     NVIDIA,
     RESOURCE_NAME_FLAG,
@@ -126,7 +128,7 @@ def _versions(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     by_images: dict[tuple[str, ...], dict[str, list[InstalledComponent]]] = {}
     for each in facts.components:
         if each.row.role is not ComponentRole.KUBE_SCHEDULER:
-            by_images.setdefault(each.row.images, {}).setdefault(each.version, []).append(each)
+            by_images.setdefault(each.row.release, {}).setdefault(each.version, []).append(each)
     for versions in by_images.values():
         if len(versions) > 1:
             texts = (each.text for of_version in versions.values() for each in of_version)
@@ -190,6 +192,7 @@ def check_settings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     yield from _renamed(facts)
     yield from check_names(facts)
     yield from check_kueue(facts)
+    yield from check_kai(facts)
 
 
 def _renamed(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -339,6 +342,9 @@ CUSTOM_KINDS: Final[tuple[CustomKind, ...]] = (
     CustomKind("Volcano", "jobs", "batch.volcano.sh", (_ROLE.CONTROLLER,)),
     CustomKind("NVIDIA", "clusterpolicies", "nvidia.com", (_ROLE.OPERATOR,)),
     CustomKind("NVIDIA", "computedomains", "resource.nvidia.com"),
+    CustomKind(KAI, "bindrequests", "scheduling.run.ai", (_ROLE.SCHEDULER, _ROLE.BINDER)),
+    CustomKind(KAI, "podgroups", "scheduling.run.ai", (_ROLE.SCHEDULER, _ROLE.POD_GROUPER)),
+    CustomKind(KAI, "queues", "scheduling.run.ai", (_ROLE.SCHEDULER,)),
 )
 
 

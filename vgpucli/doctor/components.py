@@ -6,7 +6,9 @@ an image's name counts. Of command lines only the flags of a row are kept.
 Names are from the manifests and charts of the projects: HAMi v2.10, volcano-vgpu-device-plugin
 v1.12, Volcano 1.14, Kueue 0.17, gpushare-scheduler-extender and gpushare-device-plugin,
 gpu-manager, gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17, the GPU
-Operator, and container-engine-accelerators 992db812 (``cmd/nvidia_gpu/device-plugin.yaml``).
+Operator, container-engine-accelerators 992db812 (``cmd/nvidia_gpu/device-plugin.yaml``), KAI
+Scheduler v0.17 (``deployments/kai-scheduler``, ``pkg/operator/operands``), and
+KAI-resource-isolator 1.1 (``chart/kai-resource-isolator``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ _LONGEST_VERSION: Final = 40
 _LONGEST_NAME: Final = 340
 """Maximum length of a role and the name of its resource, in characters."""
 
+_LONGEST_JSON: Final = 4096
+"""Maximum length of a flag whose value is JSON, in characters."""
+
 HAMIS: Final = "hami"
 VOLCANOS: Final = "volcano"
 GPUSHARE: Final = "gpushare"
@@ -36,6 +41,18 @@ NVIDIA: Final = "nvidia"
 
 GKE: Final = "GKE"
 """The system of the device plugin that GKE installs: a DaemonSet for each kind of node pool."""
+
+KAI: Final = "KAI"
+"""The system of KAI Scheduler's components; its operator makes a Deployment of each."""
+
+KAI_ISOLATOR: Final = "KAI isolator"
+"""The system of KAI-resource-isolator's components, by which HAMi-core limits KAI's shares."""
+
+QUEUE_LABEL_FLAG: Final = "queue-label-key"
+SHARING_FLAG: Final = "gpu-sharing-enabled"
+LIMITS_FLAG: Final = "hami-core-enabled"
+PLUGINS_FLAG: Final = "plugins"
+"""Flags of KAI Scheduler's components."""
 
 VGPU: Final = "vgpu"
 """The last part of the name of our image."""
@@ -63,6 +80,9 @@ class ComponentRole(Explained):
     DRA_DRIVER = "dra_driver", "DRA driver"
     KUBE_SCHEDULER = "kube_scheduler", "kube-scheduler"
     QUEUE_MANAGER = "queue_manager", "queue manager"
+    BINDER = "binder", "binder"
+    POD_GROUPER = "pod_grouper", "pod grouper"
+    LIBRARY = "library", "library"
 
 
 class ComponentRow(msgspec.Struct, frozen=True):
@@ -76,6 +96,8 @@ class ComponentRow(msgspec.Struct, frozen=True):
         serves: names of the rows of :mod:`vgpu.schemes.registry` whose pods it serves or places.
         flags: the flags that are kept, without dashes.
         words: the first words of our own command line.
+        places: the folder of its images, or the namespace, of which it has one: names such as
+            ``scheduler`` are not enough; () if they are.
     """
 
     system: str
@@ -85,11 +107,17 @@ class ComponentRow(msgspec.Struct, frozen=True):
     serves: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """The component for people, such as "HAMi scheduler"."""
         return f"{self.system} {self.role.explanation}".lstrip()
+
+    @property
+    def release(self) -> tuple[str, ...]:
+        """What its version is compared within: its images, or all that is from one release."""
+        return self.places or self.images
 
 
 _ROLE_OF: Final[Mapping[str, str]] = {
@@ -140,6 +168,17 @@ RESOURCE_NAME_FLAG: Final = "resource-name"
 """The flag with the name of the resource of GPUs: of HAMi's device plugin
 (``cmd/device-plugin/nvidia/vgpucfg.go`` 67), and of the scheduler in releases without
 device-config.yaml."""
+
+_PLACES_OF_KAI: Final = ("kai-scheduler",)
+
+
+def _of_kai(role: ComponentRole, *images: str, flags: tuple[str, ...] = ()) -> ComponentRow:
+    return ComponentRow(KAI, role, images, flags=flags, places=_PLACES_OF_KAI)
+
+
+def _of_isolator(role: ComponentRole, program: str) -> ComponentRow:
+    return ComponentRow(KAI_ISOLATOR, role, ("kai-resource-isolator",), programs=(program,))
+
 
 _HAMI: Final = ("hami", "k8s-vdevice")
 _PLUGIN_OF_VOLCANO: Final = ("volcano-vgpu-device-plugin", "volcano-device-plugin")
@@ -210,6 +249,15 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
     ComponentRow("NVIDIA", _ROLE.OPERATOR, ("gpu-operator",)),
     ComponentRow("NVIDIA", _ROLE.DRA_DRIVER, ("k8s-dra-driver-gpu", "dra-driver-nvidia-gpu")),
     ComponentRow("NVIDIA", _ROLE.EXPORTER, ("dcgm-exporter",)),
+    _of_kai(_ROLE.SCHEDULER, "scheduler", flags=(QUEUE_LABEL_FLAG,)),
+    _of_kai(_ROLE.BINDER, "binder", flags=(PLUGINS_FLAG,)),
+    _of_kai(_ROLE.WEBHOOK, "admission", flags=(SHARING_FLAG, LIMITS_FLAG)),
+    _of_kai(_ROLE.POD_GROUPER, "podgrouper", flags=(QUEUE_LABEL_FLAG,)),
+    _of_kai(_ROLE.CONTROLLER, "podgroupcontroller", "queuecontroller", "nodescaleadjuster"),
+    _of_kai(_ROLE.OPERATOR, "operator"),
+    _of_isolator(_ROLE.WEBHOOK, "webhook"),
+    _of_isolator(_ROLE.LIBRARY, "libsync"),
+    _of_isolator(_ROLE.EXPORTER, "monitor"),
     ComponentRow("", _ROLE.KUBE_SCHEDULER, ("kube-scheduler",)),
     ComponentRow("Kueue", _ROLE.QUEUE_MANAGER, ("kueue",)),
     _ours(
@@ -301,8 +349,9 @@ def components(workloads: Iterable[Workload]) -> tuple[InstalledComponent, ...]:
 def _component(workload: Workload, container: WorkloadContainer) -> InstalledComponent | None:
     image, version = image_parts(container.image)
     for row in COMPONENTS:
-        if image in row.images and _fits(row, container):
-            flags = dict(_flags(container.words, row.flags))
+        if image in row.images and _fits(row, container) and _is_at(row, workload, container):
+            most = _LONGEST_JSON if PLUGINS_FLAG in row.flags else _LONGEST_VERSION
+            flags = dict(_flags(container.words, row.flags, most))
             names = dict(_names(container.words)) if row.system == _OURS else {}
             if flags.get(RESOURCE_NAME_FLAG):
                 names[HAMIS, _ROLE_OF[HAMIS]] = flags[RESOURCE_NAME_FLAG]
@@ -324,6 +373,12 @@ def _fits(row: ComponentRow, container: WorkloadContainer) -> bool:
         return True
     program = _program(container.words[0]) if container.words else ""
     return program in row.programs or container.name in row.programs
+
+
+def _is_at(row: ComponentRow, workload: Workload, container: WorkloadContainer) -> bool:
+    """Whether the image's folder or the namespace is one of the row's places, if it has some."""
+    _, _, folder = container.image.rpartition("/")[0].rpartition("/")
+    return not row.places or folder in row.places or workload.namespace in row.places
 
 
 def _program(path: str) -> str:

@@ -103,6 +103,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     node_units: tuple[Node, ...] = ()
     units: UnitBytes = {}
     kueue: KueueConfig | None = None
+    queued_by: Mapping[str, tuple[str, ...]] = {}
 
     @cached_property
     def components(self) -> tuple[InstalledComponent, ...]:

@@ -210,6 +210,64 @@ class DoctorReason(Explained):
         "Kueue counts the memory or cores of HAMi once, whatever the number of GPUs",
         "add the lines to resources.transformations of Kueue, and quotas of their outputs",
     )
+    KAI_SHARING = (
+        "kai_sharing",
+        Severity.INFO,
+        "KAI Scheduler lets pods request parts of GPUs",
+    )
+    KAI_SHARING_OFF = (
+        "kai_sharing_off",
+        Severity.WARNING,
+        "KAI Scheduler refuses pods that request a part of a GPU: GPU sharing is off",
+        "set global.gpuSharing: true in its chart, or admission.gpuSharing in its Config",
+    )
+    KAI_NOT_LIMITED = (
+        "kai_not_limited",
+        Severity.INFO,
+        "nothing limits the shares of KAI Scheduler: a container can use the whole GPU",
+        "install KAI-resource-isolator and enable the binder's plugin hamicore if it should not",
+    )
+    KAI_LIMIT_MISSING = (
+        "kai_limit_missing",
+        Severity.ERROR,
+        "HAMi-core is loaded into containers of KAI Scheduler, and gets no limit",
+        "enable hamicore below binder.plugins in KAI's Config; new pods then have their limit",
+    )
+    KAI_LIMIT_UNUSED = (
+        "kai_limit_unused",
+        Severity.WARNING,
+        "KAI Scheduler writes memory limits, and nothing that enforces them was found",
+        "install KAI-resource-isolator, or load HAMi-core into the containers in another way",
+    )
+    KAI_LIMITS_DIFFER = (
+        "kai_limits_differ",
+        Severity.ERROR,
+        "KAI Scheduler's binder and its webhook do not both have memory limits on",
+        "let its operator start both again; the Config's binder.plugins.hamicore sets both",
+    )
+    KAI_MEMORY_LABEL = (
+        "kai_memory_label",
+        Severity.WARNING,
+        "nodes with GPUs have no label by which KAI Scheduler learns the memory of their GPUs",
+        "look at GPU feature discovery; until then pods with gpu-memory wait, shares have no limit",
+    )
+    KAI_QUEUE_LABEL = (
+        "kai_queue_label",
+        Severity.INFO,
+        "the label by which pods of KAI Scheduler name their queue",
+    )
+    KAI_QUEUE_LABELS = (
+        "kai_queue_labels",
+        Severity.ERROR,
+        "components of KAI Scheduler read the queue of a pod from different labels",
+        "give them one --queue-label-key",
+    )
+    KAI_QUEUE_LABEL_UNREAD = (
+        "kai_queue_label_unread",
+        Severity.WARNING,
+        "pods name their queue by a label that KAI Scheduler does not read",
+        "use the label that it reads: without it a pod is in the queue default-queue",
+    )
 
     # units
     UNITS_DIFFER = (

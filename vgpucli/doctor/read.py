@@ -49,6 +49,7 @@ from vgpucli.doctor.check_systems import CUSTOM_KINDS
 from vgpucli.doctor.components import ComponentRole, components
 from vgpucli.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
 from vgpucli.doctor.model import DoctorCheck, Unread
+from vgpucli.doctor.queued_pods import QUEUED_PODS, QueueLabelsOfPod, pods_by_label, unread_labels
 
 LEASES_OF_NODES: Final = "kube-node-lease"
 """The namespace of the Leases of nodes."""
@@ -93,6 +94,7 @@ class _Reading:
         self.parts: dict[str, list[Any]] = {name: [] for name in (*_PARTS, *_POLICY_PARTS)}
         self.has_policies = False
         self.bare_pods: list[Workload] = []
+        self.queued_pods: list[QueueLabelsOfPod] = []
         self.unread: list[Unread] = []
         self.malformed: list[str] = []
 
@@ -114,6 +116,7 @@ class _Reading:
             policy_bindings=tuple(parts["policy_bindings"]) if self.has_policies else None,
             unread=tuple(self.unread),
             malformed=tuple(self.malformed),
+            queued_by=pods_by_label(components(self.workloads), self.queued_pods),
             **others,
         )
 
@@ -144,6 +147,7 @@ def from_server(
         pages = partial(cluster.pages, kind, namespace=namespace)
         reading.parts["nodes"] = _listed(reading, checks, kind, namespace, pages)
     _read_bare_pods(reading, cluster)
+    _read_queued_pods(reading, cluster)
     if has_policies(server_version or "") and writers(components(reading.workloads)):
         _read_policies(reading, cluster)
     configs = [*given, *_configs(reading, cluster, reading.workloads)]
@@ -255,6 +259,15 @@ def _read_bare_pods(reading: _Reading, cluster: ApiClient) -> None:
         pages = partial(cluster.pages, BARE_PODS, namespace=namespace, label_selector=UNMANAGED)
         pods = _listed(reading, (_CHECK.SYSTEMS,), BARE_PODS, namespace, pages)
         reading.bare_pods += filter(None, pods)
+
+
+def _read_queued_pods(reading: _Reading, cluster: ApiClient) -> None:
+    """The pods that name a queue of KAI Scheduler by a label that it does not read."""
+    read, others = unread_labels(components(reading.workloads))
+    for label in others:
+        pages = partial(cluster.pages, QUEUED_PODS, label_selector=f"{label},!{read}")
+        pods = _listed(reading, (_CHECK.SETTINGS,), QUEUED_PODS, "", pages)
+        reading.queued_pods += filter(None, pods)
 
 
 def _read_policies(reading: _Reading, cluster: ApiClient) -> None:
@@ -408,6 +421,8 @@ def from_dumps(
                         seen.add(kind_name)
                         pods = BARE_PODS.kept(item, path, Keep.ALL)
                         reading.bare_pods += filter(None, pods)
+                        queued = QUEUED_PODS.kept(item, path, Keep.ALL)
+                        reading.queued_pods += filter(None, queued)
                 except SourceError as error:
                     reading.malformed.append(_title(unread(kind_name, item, error)))
         except SourceError as error:
