@@ -236,6 +236,12 @@ QUOTA: Final = "cluster, namespace, resource, model"
 """Labels of a limit; "model" is empty for all models."""
 
 
+QUEUE_QUOTA: Final = "cluster, kind, queue, resource, flavor, amount"
+"""Labels of an amount of a queue; "queue" is ``<namespace>/<name>`` of a LocalQueue."""
+
+QUEUE_LEVEL: Final = QUEUE_QUOTA.replace(", ", "_")
+
+
 def quota(amount: str) -> str:
     """``used`` or ``limit`` of each quota: by the scheduler, or else by the reconciler.
 
@@ -427,6 +433,11 @@ GROUPS: Final = (
                 "cluster_namespace_resource_model:vgpu_quota_limit:max",
                 quota("limit"),
                 "a quota, in the unit of its resource",
+            ),
+            RecordingRule(
+                f"{QUEUE_LEVEL}:vgpu_reconcile_queue_quota:max",
+                f"max by ({QUEUE_QUOTA}) (vgpu_reconcile_queue_quota)",
+                "an amount of a queue, in the unit of its resource",
             ),
             # After the namespaces' records, which these rules read.
             *(

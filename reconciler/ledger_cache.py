@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from vgpu.inventory import NodeDoubt, doubts_of, sizes_by_scheme
+from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
@@ -22,6 +23,7 @@ from vgpu.ledger.from_resource_claims import (
 )
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod, holds_devices
+from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
 
@@ -29,7 +31,8 @@ from vgpu.schemes.registry import UnitBytes, registry
 class _Page(msgspec.Struct, frozen=True, gc=False):
     """One node: its ledger's inputs, and the ledger, None if nothing is wrong on the node.
 
-    ``doubts`` are what contradicts the units of memory in force.
+    ``doubts`` are what contradicts the units of memory in force. ``held`` is what pods hold, where
+    that is kept.
     """
 
     node: Node
@@ -38,13 +41,15 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     resource_claims: NodeResourceClaims
     ledger: Ledger | None
     doubts: tuple[NodeDoubt, ...]
+    held: tuple[tuple[Pod, Amounts], ...] = ()
 
 
 class LedgerCache:
     """Keeps a cluster's allocation records. One thread calls ``ledgers``."""
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
+    def __init__(self, *, keeps_held: bool = False) -> None:
+        """Nothing is known yet. ``keeps_held``: keep what each pod holds, too."""
+        self._keeps_held = keeps_held
         self._settings: tuple[tuple[SchemeCodec, ...], UnitBytes, bool] = ((), {}, False)
         self._pages: dict[str, _Page] = {}
 
@@ -52,6 +57,11 @@ class LedgerCache:
     def doubts(self) -> tuple[NodeDoubt, ...]:
         """What contradicts the units of memory in force, on the nodes of the last ledgers."""
         return tuple(doubt for page in self._pages.values() for doubt in page.doubts)
+
+    @property
+    def held(self) -> tuple[tuple[Pod, Amounts], ...]:
+        """What pods hold by the last ledgers; nothing if that is not kept."""
+        return tuple(each for page in self._pages.values() for each in page.held)
 
     def ledgers(
         self,
@@ -100,11 +110,18 @@ class LedgerCache:
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
                 kept = ledger if is_notable(ledger, pods_here) else None
-                cached = _Page(node, pods_here, text, own_resource_claims, kept, doubts)
+                held = self._held(node, pods_here, ledger) if self._keeps_held else ()
+                cached = _Page(node, pods_here, text, own_resource_claims, kept, doubts, held)
             self._pages[name] = cached
         return {
             name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None
         }
+
+    def _held(
+        self, node: Node, pods: tuple[Pod, ...], ledger: Ledger
+    ) -> tuple[tuple[Pod, Amounts], ...]:
+        accounts = pod_accounts([node], {node.name: ledger}, pods, self._settings[0])
+        return tuple((each.pod, each.held) for each in accounts if each.phase is not None)
 
 
 def _asks_before_it_runs(pod: Pod) -> bool:

@@ -22,7 +22,9 @@ from vgpu.metrics.process_families import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.check import Overrun
+from vgpu.quota.queue_amounts import MOST_QUEUES
 from vgpu.quota.resources import CORES, GPUS, MEMORY
+from vgpu.quota.tree import QuotaName
 from vgpu.schemes.registry import registry
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
@@ -107,6 +109,23 @@ def _of_limits(value: Callable[[Overrun], float]) -> Callable[[ReconcilerView], 
             for limit in each.limits
         }
     )
+
+
+_QUEUE: Final = ("kind", "queue")
+"""No label ``namespace``: of a queue without one, a scrape job could write that of the target."""
+
+
+def _queue(name: QuotaName) -> tuple[str, str]:
+    """The labels of a queue."""
+    return (name.level.value, name.name)
+
+
+def _queue_amounts(plan: Plan) -> Labelled:
+    return {
+        (*_queue(each.queue), each.resource.resource, each.resource.flavor, kind.value): amount
+        for each in plan.queues.amounts
+        for kind, amount in each.amounts.items()
+    }
 
 
 def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
@@ -251,6 +270,44 @@ NAMESPACES: Final = _one_row(
     note="Only of the reconciler of the cluster that leads. A series per namespace, or per limit.",
 )
 
+QUEUES: Final = _one_row(
+    "Queues",
+    Family(
+        "vgpu_reconcile_queue_quota",
+        GAUGE,
+        "An amount of a queue of Kueue, in the unit of its resource: what it can have at most"
+        " (limit), its own quota (nominal), what of it is borrowed and lent, what Kueue counts"
+        " (used), what its pods hold by the allocation records (held), and what waits. An unknown"
+        " amount has no series. The flavor is empty where it is unknown, or may be any.",
+        _of_plan(_queue_amounts),
+        (*_QUEUE, "resource", "flavor", "amount"),
+    ),
+    Family(
+        "vgpu_reconcile_queue_waiting_workloads",
+        GAUGE,
+        "Workloads without quota, of the queue and of all below it.",
+        _of_plan(
+            lambda plan: {
+                _queue(name): number for name, number in plan.queues.waiting_workloads.items()
+            }
+        ),
+        _QUEUE,
+    ),
+    Family(
+        "vgpu_reconcile_queues_left_out",
+        GAUGE,
+        f"Queues without series, since there are more than {MOST_QUEUES:,}; those above others come"
+        " first.",
+        lambda view: (
+            view.plan.queues.left_out
+            if view.plan is not None and view.plan.queues.is_read
+            else None
+        ),
+    ),
+    note="Only of the reconciler of the cluster that leads, with `queues: true` in its"
+    " configuration. The name of a LocalQueue is `<namespace>/<name>`.",
+)
+
 CYCLES: Final = _one_row(
     "Cycles",
     Family(
@@ -332,7 +389,7 @@ SELF: Final = _one_row(
     BUILD_INFO,
 )
 
-TABLES: Final = (PLAN, NAMESPACES, CYCLES, SELF, WEB, NODE_TOKEN, PROCESS)
+TABLES: Final = (PLAN, NAMESPACES, QUEUES, CYCLES, SELF, WEB, NODE_TOKEN, PROCESS)
 
 # ---------------------------------------------------------------- the numbers
 

@@ -31,8 +31,11 @@ from vgpu.model.objects import (
 )
 from vgpu.model.resource_claims import ResourceClaim
 from vgpu.quota.check import Overrun
+from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.queue_amounts import QueueNumbers
 from vgpu.quota.resources import Amounts
+from vgpu.schemes.registry import UnitBytes
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
 """With the value ``false``, a pod is never changed, nor is a node or any object on it, nor a
@@ -123,6 +126,9 @@ class Snapshot(msgspec.Struct, frozen=True):
             pod's status; else it counts from our first sight.
         notes: what a reader must know, in words.
         unit_doubts: what contradicts the units of memory in force.
+        unit_bytes: these units, by the name of the system's row.
+        kueue: the objects of Kueue, if metrics ask for them.
+        held: what each pod holds by the ledgers, likewise.
     """
 
     now: float
@@ -150,6 +156,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     dated_by_status: bool = False
     notes: tuple[str, ...] = ()
     unit_doubts: tuple[NodeDoubt, ...] = ()
+    unit_bytes: UnitBytes = {}
+    kueue: KueueObjects = KueueObjects()
+    held: tuple[tuple[Pod, Amounts], ...] = ()
 
 
 class ObjectKind(StrEnum):
@@ -442,6 +451,7 @@ class Plan(msgspec.Struct, frozen=True):
         notes: what a reader must know, in words.
         unit_doubts: what contradicts the units of memory in force.
         namespaces: the namespaces with shared GPUs, for metrics.
+        queues: the numbers of queues, for metrics.
     """
 
     id: str
@@ -455,6 +465,7 @@ class Plan(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     unit_doubts: tuple[NodeDoubt, ...] = ()
     namespaces: tuple[NamespaceDemand, ...] = ()
+    queues: QueueNumbers = QueueNumbers()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

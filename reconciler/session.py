@@ -183,6 +183,7 @@ def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: boo
             namespaces=policy.reads_labels,
             quotas=policy.reads_quotas,
             resource_claims=policy.reads_resource_claims,
+            queues=policy.queues,
         )
     driver = None
     if options.driver:

@@ -25,6 +25,7 @@ from simulator.store import EVERYTHING, Json, ObjectStore, Selector, StoreError
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
+from vgpu.kube.kueue_kinds import KUEUE_KINDS
 from vgpu.kube.label_selector import parse_selector
 
 MOST_BODY: Final = 4 * 1024 * 1024
@@ -45,7 +46,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 
 
-ALL_KINDS: Final = (*KINDS, *INSTALLATION_KINDS)
+ALL_KINDS: Final = (*KINDS, *INSTALLATION_KINDS, *KUEUE_KINDS)
 """The kinds that the server has."""
 
 

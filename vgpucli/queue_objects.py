@@ -15,7 +15,13 @@ from vgpu.kube.kueue_kinds import (
     RESOURCE_FLAVORS,
     WORKLOADS,
 )
-from vgpu.quota.kueue_config import CONFIG_MAP, NAMESPACE, KueueConfig, kueue_config
+from vgpu.quota.kueue_config import (
+    CONFIG_MAP,
+    NAMESPACE,
+    UNKNOWN_CONFIG,
+    KueueConfig,
+    kueue_config,
+)
 from vgpu.quota.kueue_tree import KueueObjects
 
 if TYPE_CHECKING:
@@ -24,8 +30,6 @@ if TYPE_CHECKING:
 _Kept = TypeVar("_Kept")
 
 KUEUE_CONFIG: Final = (NAMESPACE, CONFIG_MAP)
-
-UNKNOWN_CONFIG: Final = "transformations unknown: amounts before transformation"
 
 
 def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:

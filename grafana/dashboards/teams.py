@@ -20,7 +20,7 @@ from grafana.dashboards.model import (
     stat,
 )
 from grafana.dashboards.selecting import CLUSTER, TEAM, hours, largest, or_zero, with_team
-from grafana.recording import QUOTA
+from grafana.recording import QUEUE_LEVEL, QUOTA
 from grafana.settings import QUOTA_NEAR_RATIO
 from vgpu.model.units import GIB
 from vgpu.schemes.limit_ways import NOT_ENFORCED
@@ -33,6 +33,13 @@ NO_RECONCILER: Final = "no reconciler of the cluster is scraped, or no recording
 NO_QUOTAS: Final = (
     "no namespace has a quota of shared GPUs, or no reconciler of the cluster reads Namespaces"
 )
+NO_QUEUES: Final = (
+    "there are no queues of Kueue, or the configuration of the cluster's reconciler does not have"
+    " queues: true"
+)
+QUEUE: Final = "cluster, queue, resource, flavor"
+"""Labels of an amount of a ClusterQueue."""
+
 WITHOUT_TEAM: Final = "Namespaces without a team are one line."
 UNMEASURED: Final = (
     "Held memory whose use is not measured, such as reserved memory, is neither used nor idle, and"
@@ -109,6 +116,19 @@ def lines(expr: str) -> tuple[PanelQuery, ...]:
 def of_limit(expr: str) -> str:
     """An expression of limits with their team and GPU model."""
     return called(called(with_team(expr)), "model", "all")
+
+
+def of_queue(amount: str) -> str:
+    """An amount of each ClusterQueue, by resource and flavor."""
+    record = f"{QUEUE_LEVEL}:vgpu_reconcile_queue_quota:max"
+    which = f'kind="ClusterQueue", amount="{amount}"'
+    return f"{record}{{{CLUSTER}, {which}}}"
+
+
+def idle_quota() -> str:
+    """What Kueue counts of each ClusterQueue and its pods do not hold."""
+    used, held = (f"max by ({QUEUE}) ({of_queue(amount)})" for amount in ("used", "held"))
+    return f"clamp_min({used} - {held}, 0)"
 
 
 def quotas(title: str, about: str, which: str, unit: GrafanaUnit) -> TablePanel:
@@ -343,6 +363,40 @@ QUOTAS: Final = PanelRow(
                 ),
             ),
             NO_QUOTAS,
+            width=24,
+        ),
+        TablePanel(
+            "ClusterQueues of Kueue",
+            "Each quota of each ClusterQueue, in the unit of its resource: what it can have at"
+            " most, what Kueue counts, what its pods hold by the allocation records, and what"
+            " workloads without quota request. Used above held is quota of pods that do not run.",
+            {
+                "cluster": "Cluster",
+                "queue": "ClusterQueue",
+                "resource": "Resource",
+                "flavor": "Flavor",
+            },
+            (
+                Column("Limit", of_queue("limit")),
+                Column("Used", of_queue("used")),
+                Column("Held", of_queue("held")),
+                Column("Waiting", of_queue("waiting"), steps=NONE_IS_BETTER),
+            ),
+            "Waiting",
+            NO_QUEUES,
+            width=24,
+        ),
+        graph(
+            "Quota of queues without running pods",
+            f"Used as Kueue counts, without what pods hold: the {SHOWN} largest now.",
+            GrafanaUnit.COUNT,
+            (
+                PanelQuery(
+                    largest(SHOWN, QUEUE, idle_quota()),
+                    "{{queue}} {{resource}} {{flavor}}",
+                ),
+            ),
+            NO_QUEUES,
             width=24,
         ),
     ),

@@ -162,6 +162,11 @@ KEYS: Final = (
         "The label of a Namespace that has its team, for metrics by team. Without such a label an"
         " annotation of this name counts, if the name begins with `vgpu.dev/`.",
     ),
+    Key(
+        "queues",
+        yes_no(),
+        "Whether to read the queues and workloads of Kueue, for metrics by queue.",
+    ),
     *(
         Key(
             f"rules.{rule}.mode",

@@ -9,7 +9,7 @@ the list of pods has each pod that a ResourceClaim is reserved for, unless the p
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -30,15 +30,27 @@ from vgpu.inventory import (
     doubts_of,
     with_resource_claims,
 )
+from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
+from vgpu.kube.kueue_kinds import (
+    CLUSTER_QUEUES,
+    COHORTS,
+    LOCAL_QUEUES,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+)
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.resource_names import settle_by_cluster, unknown_names
+from vgpu.quota.kueue_config import CONFIG_MAP, NAMESPACE, UNKNOWN_CONFIG, KueueConfig, kueue_config
+from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import NamespaceQuota, cluster_quotas, has_gpu_admission
 from vgpu.schemes.registry import registry
+
+_Kept = TypeVar("_Kept")
 
 _OBSERVED: Final = (
     "they are evicted after they have failed; what else is wrong with them is reported"
@@ -60,15 +72,17 @@ class _ClusterObserver:
         namespaces: bool,
         quotas: bool,
         resource_claims: bool,
+        queues: bool,
     ) -> None:
         self._cluster = cluster
+        self._reads_queues = queues
         self._reads_resource_claims = resource_claims
         self._reads_quotas = quotas
         self._reads_namespaces = namespaces
         self._units = units
         self._kinds = kinds
         self._continuous = continuous
-        self._ledger_cache = LedgerCache()
+        self._ledger_cache = LedgerCache(keeps_held=queues)
         self._owners = LockOwnerReader(cluster.pod)
 
     def view(self, now: float) -> ClusterView:
@@ -124,9 +138,11 @@ class _ClusterObserver:
             complete.add(Coverage.QUOTAS)
         if self._reads_resource_claims and seen_resource_claims.complete:
             complete.add(Coverage.RESOURCE_CLAIMS)
+        kueue = self._kueue() if self._reads_queues else KueueObjects()
         return cluster_view(
             Snapshot(
                 now=now,
+                kueue=kueue,
                 owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
                 complete=frozenset(complete),
                 continuous=self._continuous,
@@ -146,6 +162,7 @@ class _ClusterObserver:
                             quota_note,
                             note,
                             owners.note,
+                            *kueue.notes,
                         ),
                     )
                 ),
@@ -182,6 +199,37 @@ class _ClusterObserver:
                 note = note or f"gpu-admission's quotas are not seen: {error.message}"
         return cluster_quotas(namespaces.objects, quotas.objects, config, spaces), note
 
+    def _kueue(self) -> KueueObjects:
+        """Kueue's objects as far as they are seen."""
+        seen = self._kinds.kueue()
+
+        def of(kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
+            return seen[kind.name].objects
+
+        queues, local_queues = of(CLUSTER_QUEUES), of(LOCAL_QUEUES)
+        config = KueueConfig()
+        if queues or local_queues:
+            try:
+                config = kueue_config(self._cluster.config_map(NAMESPACE, CONFIG_MAP))
+            except ClusterError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
+                config = KueueConfig(problem=error.message)
+        notes = [each.note for each in seen.values()]
+        notes += (str(bad) for each in seen.values() for bad in each.malformed)
+        notes += [f"{UNKNOWN_CONFIG} ({config.problem})"] if config.problem else []
+        return KueueObjects(
+            queues,
+            local_queues,
+            of(COHORTS),
+            of(RESOURCE_FLAVORS),
+            of(WORKLOADS),
+            config,
+            tuple(filter(None, notes)),
+            is_read=seen[CLUSTER_QUEUES.name].complete,
+            unread=frozenset(name for name, each in seen.items() if each.note or each.malformed),
+        )
+
     def _unhealthy(self, schemes: DetectedSchemes) -> tuple[Mapping[str, str], str]:
         """ConfigMaps of unhealthy GPUs, if a scheme in use has them, and why they are unread."""
         if not any(registry().row(codec).unhealthy_map for codec in schemes.codecs):
@@ -207,11 +255,12 @@ class ListingObserver(_ClusterObserver):
         namespaces: bool = False,
         quotas: bool = False,
         resource_claims: bool = False,
+        queues: bool = False,
     ) -> None:
         """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too.
 
         ``quotas``: read the quotas of namespaces, too. ``resource_claims``: read ResourceClaims and
-        ResourceSlices, too.
+        ResourceSlices, too. ``queues``: read Kueue's objects, too.
         """
         super().__init__(
             cluster,
@@ -221,6 +270,7 @@ class ListingObserver(_ClusterObserver):
             namespaces=namespaces,
             quotas=quotas,
             resource_claims=resource_claims,
+            queues=queues,
         )
 
 
@@ -235,15 +285,21 @@ class WatchingObserver(_ClusterObserver):
         namespaces: bool = False,
         quotas: bool = False,
         resource_claims: bool = False,
+        queues: bool = False,
         kinds: Kinds | None = None,
     ) -> None:
         """The caller closes ``cluster``, after this observer; it is watched from now on.
 
         ``namespaces``: read the labels of Namespaces, too. ``quotas``: read the quotas, too.
-        ``resource_claims``: read ResourceClaims and ResourceSlices, too.
+        ``resource_claims``: read ResourceClaims and ResourceSlices, too. ``queues``: read Kueue's
+        objects, too.
         """
         watched = kinds or Watched(
-            cluster, namespaces=namespaces, quotas=quotas, resource_claims=resource_claims
+            cluster,
+            namespaces=namespaces,
+            quotas=quotas,
+            resource_claims=resource_claims,
+            queues=queues,
         )
         super().__init__(
             cluster,
@@ -253,6 +309,7 @@ class WatchingObserver(_ClusterObserver):
             namespaces=namespaces,
             quotas=quotas,
             resource_claims=resource_claims,
+            queues=queues,
         )
 
 
@@ -311,6 +368,8 @@ def cluster_view(
             ledgers=ledgers,
             notes=tuple(notes),
             unit_doubts=doubts,
+            unit_bytes=schemes.unit_bytes,
+            held=ledger_cache.held,
         ),
         schemes.codecs,
     )

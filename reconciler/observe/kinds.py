@@ -6,7 +6,7 @@ request; a kind is whole only while its watch is alive.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from operator import attrgetter
@@ -18,10 +18,12 @@ from vgpu.apiserver import list_watch
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.apiserver.informer import STALE_SECONDS, Informer
+from vgpu.apiserver.list_watch import ListWatch
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
+from vgpu.kube.kueue_kinds import KUEUE_KINDS
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 
@@ -79,6 +81,10 @@ class Kinds(Protocol):
 
     def resource_slices(self) -> Seen[ResourceSlice]:
         """The ResourceSlices; none, and complete, where the server does not have the kind."""
+        ...
+
+    def kueue(self) -> Mapping[str, Seen[Any]]:
+        """Kueue's objects by kind; none, and complete, where the server does not have a kind."""
         ...
 
     def close(self) -> None:
@@ -146,6 +152,10 @@ class ListedKinds:
         """The ResourceSlices; none where RBAC forbids reading them."""
         return self._optional(RESOURCE_SLICES, "ResourceSlices")
 
+    def kueue(self) -> Mapping[str, Seen[Any]]:
+        """Kueue's objects; none of a kind that RBAC forbids reading."""
+        return {kind.name: self._optional(kind, f"{kind.name}s") for kind in KUEUE_KINDS}
+
     def _optional(self, kind: ApiKind[_Object], what: str) -> Seen[_Object]:
         try:
             pages, note = whole(what, lambda: iter(self._cluster.optional_pages(kind)))
@@ -198,12 +208,14 @@ class Watched:
         namespaces: bool = False,
         quotas: bool = False,
         resource_claims: bool = False,
+        queues: bool = False,
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
     ) -> None:
         """The caller closes ``cluster``, after this. ``namespaces``: watch Namespaces, too.
         ``quotas``: watch Namespaces and ResourceQuotas, too. ``resource_claims``: watch
-        ResourceClaims and ResourceSlices, and pods that use ResourceClaims, too.
+        ResourceClaims and ResourceSlices, and pods that use ResourceClaims, too. ``queues``: watch
+        Kueue's objects, too.
 
         ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
         time to wait for all first lists together.
@@ -257,6 +269,16 @@ class Watched:
         )
         if resource_claims:
             self._informers += (self._resource_claims, self._resource_slices)
+        self._kueue = {
+            kind.name: Informer(
+                ListWatch(cluster, kind),
+                f"{kind.name}s",
+                key=_queue_object_key,
+                stale_seconds=stale_seconds,
+            )
+            for kind in (KUEUE_KINDS if queues else ())
+        }
+        self._informers += tuple(self._kueue.values())
         self._deadline = time.monotonic() + first_lists_seconds
         for informer in self._informers:
             informer.start()
@@ -289,6 +311,10 @@ class Watched:
         """The ResourceSlices as they were last heard of."""
         return self._seen("ResourceSlices", self._resource_slices)
 
+    def kueue(self) -> Mapping[str, Seen[Any]]:
+        """Kueue's objects as they were last heard of."""
+        return {name: self._seen(f"{name}s", each) for name, each in self._kueue.items()}
+
     def close(self) -> None:
         """End all watches."""
         for informer in self._informers:
@@ -310,6 +336,12 @@ class Watched:
 def _quota_key(quota: ResourceQuota | MalformedObject) -> str:
     namespace = quota.ref.namespace if isinstance(quota, MalformedObject) else quota.namespace
     return f"{namespace}/{quota.name}"
+
+
+def _queue_object_key(queue_object: Any) -> str:
+    if isinstance(queue_object, MalformedObject):
+        return f"{queue_object.ref.namespace}/{queue_object.name}"
+    return f"{getattr(queue_object, 'namespace', '')}/{queue_object.name}"
 
 
 def _resource_claim_key(resource_claim: ResourceClaim | MalformedObject) -> str:

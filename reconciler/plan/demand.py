@@ -1,4 +1,4 @@
-"""What namespaces wait for, and how much of their quotas they hold, for metrics; pure."""
+"""What namespaces and queues wait for, and what of their quotas they hold, for metrics; pure."""
 
 from typing import Final
 
@@ -8,6 +8,8 @@ from reconciler.rules.quotas import quota_holders, used_by
 from vgpu.inventory.pod_usage import requested_amounts
 from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun
+from vgpu.quota.kueue_tree import kueue_tree
+from vgpu.quota.queue_amounts import QueueNumbers, queue_numbers
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.schemes.registry import registry
 
@@ -50,6 +52,15 @@ def namespace_demands(cluster_index: ClusterIndex, team_key: str) -> tuple[Names
             )
         )
     return tuple(demands)
+
+
+def queues_of(cluster_index: ClusterIndex) -> QueueNumbers:
+    """The numbers of the queues; none if not all pods were seen, as above."""
+    snapshot = cluster_index.snapshot
+    if not (snapshot.kueue.has_queues and cluster_index.has(Coverage.PODS)):
+        return QueueNumbers()
+    tree = kueue_tree(snapshot.kueue, snapshot.held)
+    return queue_numbers(snapshot.kueue, tree, snapshot.unit_bytes)
 
 
 def team_of(namespace: Namespace | None, key: str) -> str:

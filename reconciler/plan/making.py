@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from reconciler.cluster_index import ClusterIndex, is_holder
 from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
 from reconciler.plan.budget import Budget, breaker_of
-from reconciler.plan.demand import namespace_demands
+from reconciler.plan.demand import namespace_demands, queues_of
 from reconciler.plan.eligibility import other_schedulers, skip_reason, with_guards
 from reconciler.plan.order import in_turns, place, precedence, urgency
 from reconciler.policy import Mode, Policy
@@ -138,6 +138,7 @@ def resolve(
         notes=cluster_index.snapshot.notes,
         unit_doubts=cluster_index.snapshot.unit_doubts,
         namespaces=namespace_demands(cluster_index, policy.team_key),
+        queues=queues_of(cluster_index),
     )
 
 

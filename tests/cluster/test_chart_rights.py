@@ -5,6 +5,7 @@ import pytest
 from tests.cluster.charting import HelmRefused
 from tests.cluster.extending import LOCK_RIGHTS
 from tests.support.deploy_objects import containers, granted, kinds
+from vgpu.kube.kueue_kinds import KUEUE_KINDS
 
 
 def test_who_only_plans_may_change_nothing(chart):
@@ -67,6 +68,21 @@ def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
     watched = ["list", "watch"]
     expected = [(["namespaces"], watched), (["resourcequotas"], watched), (["configmaps"], ["get"])]
     assert rules == (expected if is_read else [])
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_kueue_may_be_read_only_with_queues(chart, is_on):
+    rendered = chart.rendered({"reconciler": {"config": {"queues": is_on}}})
+    rules = [
+        (rule["resources"], rule["verbs"])
+        for role in kinds(rendered, "ClusterRole")
+        for rule in role["rules"]
+        if "kueue.x-k8s.io" in rule["apiGroups"]
+        or rule.get("resourceNames") == ["kueue-manager-config"]
+    ]
+    listed = [kind.plural for kind in KUEUE_KINDS]
+    expected = [(listed, ["list", "watch"]), (["configmaps"], ["get"])]
+    assert rules == (expected if is_on else [])
 
 
 def with_scheduler(chart, **values):

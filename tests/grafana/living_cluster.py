@@ -34,6 +34,7 @@ from tests.grafana.pretended_tokens import sharing
 from tests.grafana.promtool import RULES
 from tests.grafana.sick_cluster import RunningReconciler
 from tests.support.bed.monitoring import Prometheus
+from vgpu.kube.kueue_kinds import CLUSTER_QUEUES, LOCAL_QUEUES
 from vgpucli.bill.price_rules import price_rules
 from vgpucli.bill.prices import Price, PriceTable
 
@@ -76,6 +77,33 @@ class Monitored(NamedTuple):
     renaming: Prometheus
 
 
+_USED = [{"name": "t4", "resources": [{"name": "nvidia.com/gpu", "total": "6", "borrowed": "2"}]}]
+_QUOTA = {"name": "t4", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "4"}]}
+QUEUES = (
+    (
+        CLUSTER_QUEUES,
+        {
+            "apiVersion": CLUSTER_QUEUES.api_version,
+            "kind": "ClusterQueue",
+            "metadata": {"name": "research"},
+            "spec": {"cohortName": "ml", "resourceGroups": [{"flavors": [_QUOTA]}]},
+            "status": {"flavorsReservation": _USED},
+        },
+    ),
+    (
+        LOCAL_QUEUES,
+        {
+            "apiVersion": LOCAL_QUEUES.api_version,
+            "kind": "LocalQueue",
+            "metadata": {"name": "main", "namespace": "research"},
+            "spec": {"clusterQueue": "research"},
+            "status": {"flavorsReservation": _USED},
+        },
+    ),
+)
+"""Queues of Kueue, of which the reconciler has numbers."""
+
+
 class LivingCluster:
     """``reconciler`` are flags of `vgpu reconcile run`.
 
@@ -92,7 +120,9 @@ class LivingCluster:
     ) -> None:
         self.folder = folder
         self._prices = folder / "vgpu-prices.yaml"
-        self._flags = reconciler
+        config = folder / "reconciler.yaml"
+        config.write_text("queues: true\n")
+        self._flags = (f"--config={config}", *reconciler)
         self._stack = ExitStack()
         self._start = time.time()
         self._story = demo_cluster(self._start)
@@ -113,6 +143,8 @@ class LivingCluster:
         self._prices.write_text(price_rules(table, ZoneInfo("UTC")))
         with ExitStack() as stack:
             simulated = SimulatedCluster(self._story, self._start)
+            for kind, document in QUEUES:
+                simulated.store.create(kind, document)
             api = stack.enter_context(ApiServer(simulated.store))
             stack.enter_context(running(self._own))
             reconciler = stack.enter_context(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grafana.recording import BY_NAMESPACE, GROUPS, MISSING, PRICE, WAITING
+from grafana.recording import BY_NAMESPACE, GROUPS, MISSING, PRICE, QUEUE_LEVEL, WAITING
 from tests.grafana.promtool import inputs, passes, renamed
 from tests.support.defects import no_defects
 
@@ -40,6 +40,11 @@ def limit(program, namespace, resource, used):
         f"vgpu_{program}_quota_used{labels}": f"{used}x5",
         f"vgpu_{program}_quota_limit{labels}": "9x5",
     }
+
+
+def of_queue(kind, name, used):
+    who = f'kind="{kind}",queue="{name}",resource="nvidia.com/gpu",flavor="t4"'
+    return {f'vgpu_reconcile_queue_quota{{{who},amount="used"}}': f"{used}x5"}
 
 
 NODE = {
@@ -91,6 +96,8 @@ NODE = {
     **limit("extender", "team", "memory", 5),
     **limit("reconcile", "team", "memory", 6),
     **limit("reconcile", "lab", "gpus", 1),
+    **of_queue("ClusterQueue", "a", 6),
+    **of_queue("LocalQueue", "lab/main", 4),
 }
 """The scheduler's number of a quota is newer than the reconciler's."""
 
@@ -145,6 +152,10 @@ LEVELS = {
     "cluster_namespace_resource_model:vgpu_quota_limit:max": {
         'namespace="team",resource="memory"': 9,
         'namespace="lab",resource="gpus"': 9,
+    },
+    f"{QUEUE_LEVEL}:vgpu_reconcile_queue_quota:max": {
+        'kind="ClusterQueue",queue="a",resource="nvidia.com/gpu",flavor="t4",amount="used"': 6,
+        'kind="LocalQueue",queue="lab/main",resource="nvidia.com/gpu",flavor="t4",amount="used"': 4,
     },
     **{
         f"cluster_namespace:{name}:max": {'namespace="team"': 3, 'namespace="lab"': 1}

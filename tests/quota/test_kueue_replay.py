@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.support.environment import ROOT
 from tests.support.kueue_counts import counted_by_kueue, differences
 from vgpu.inventory import Units
+from vgpu.quota.queue_amounts import AmountKind, queue_numbers
 from vgpu.quota.resources import MEMORY
 from vgpu.quota.tree import QuotaLevel
 from vgpucli.inspect.queues import queues_view
@@ -72,6 +73,31 @@ def document(objects, folder):
     )
 
 
+def numbers(objects, folder):
+    """What metrics have of the queues."""
+    read = from_files((written(objects, folder),), queues=True)
+    view, _ = queues_view(read, Units())
+    found = queue_numbers(read.kueue, view.tree, view.unit_bytes)
+    assert found.left_out == 0
+    return {
+        (each.queue.level, each.queue.name, each.resource.flavor, each.resource.resource, kind): n
+        for each in found.amounts
+        for kind, n in each.amounts.items()
+    }
+
+
+def shown_numbers(shown):
+    """The same of the document, which has 0 for what waits where no Workload was read."""
+    unread = {AmountKind.WAITING} if any("no Workloads" in note for note in shown["notes"]) else ()
+    return {
+        (queue["kind"], queue["name"], quota["flavor"], quota["resource"], kind): value
+        for queue in shown["queues"]
+        for quota in queue["quotas"]
+        for kind in {*AmountKind}.difference(unread)
+        if (value := quota[kind]["value"]) is not None
+    }
+
+
 def test_after_each_step_the_queues_are_those_of_kueues_status_and_metrics(tmp_path):
     steps = 0
     for step, objects, series in states():
@@ -80,6 +106,7 @@ def test_after_each_step_the_queues_are_those_of_kueues_status_and_metrics(tmp_p
         steps += 1
         shown = document(objects, tmp_path)
         assert differences(shown, counted_by_kueue(objects)) == [], step
+        assert numbers(objects, tmp_path) == shown_numbers(shown), step
         amounts = {
             (queue["name"], quota["flavor"], quota["resource"]): quota
             for queue in shown["queues"]

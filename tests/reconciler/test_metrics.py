@@ -14,6 +14,7 @@ from reconciler.policy import Limits, Mode, Policy
 from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.schedule import Missed
+from tests.quota.trees import asking
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     NOW,
@@ -23,12 +24,18 @@ from tests.reconciler.samples import (
     pod,
     prestart_failed,
     refused,
+    replace,
     snapshot,
 )
 from tests.support.metrics_lint import lint
+from vgpu.kube.kueue_kinds import ClusterQueue, Cohort, LocalQueue, Reserved
 from vgpu.metrics.render import Format
+from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.objects import Namespace
+from vgpu.quota.kueue_config import KueueConfig
+from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import cluster_quotas
+from vgpu.quota.queue_amounts import MOST_QUEUES
 
 SICK = snapshot(
     refused(pod("sick-0")),
@@ -88,6 +95,78 @@ def test_namespaces_have_what_they_wait_for_their_team_and_their_quota(numbers):
     assert samples["vgpu_reconcile_waiting_memory_bytes", "ml"] == SHARE
     assert samples["vgpu_reconcile_quota_used", "gpus", "ml"] == 1
     assert samples["vgpu_reconcile_quota_limit", "gpus", "ml"] == 3
+
+
+GPU = QuotaResource("t4", "nvidia.com/gpu")
+KUEUE = KueueObjects(
+    (ClusterQueue("a", "ml", {GPU: DeclaredQuota(4)}, {GPU: Reserved(6, 2)}),),
+    (LocalQueue("team", "main", "a", {GPU: Reserved(6)}),),
+    (Cohort("ml", "", {GPU: DeclaredQuota(8)}),),
+    workloads=(asking("main", 3),),
+    config=KueueConfig(),
+    is_read=True,
+)
+IN_QUEUE = pod("a", labels={"kueue.x-k8s.io/queue-name": "main"}, namespace="team")
+HELD = ((IN_QUEUE, {"gpus": 2, "memory": 5, "cores": 0}),)
+
+
+def of_queues(numbers, kueue, held=HELD):
+    numbers.note(cycle(plan=planned(snapshot(IN_QUEUE, kueue=kueue, held=held))))
+    return {key: value for key, value in series(numbers).items() if "_queue" in key[0]}
+
+
+def test_queues_have_their_amounts_by_resource_flavor_and_kind(numbers):
+    name, a = "vgpu_reconcile_queue_quota", ("ClusterQueue", "a", "nvidia.com/gpu", "t4")
+    found = of_queues(numbers, KUEUE)
+    amounts = {
+        kind: found.get((name, *sorted((*a, kind))))
+        for kind in ("limit", "nominal", "borrowed", "lent", "used", "held", "waiting")
+    }
+    assert amounts == {
+        "limit": 12,
+        "nominal": 4,
+        "borrowed": 2,
+        "lent": 0,
+        "used": 6,
+        "held": 0,
+        "waiting": 3,
+    }
+    whose = sorted(("LocalQueue", "team/main", "nvidia.com/gpu", "t4", "used"))
+    assert found[name, *whose] == 6
+    assert found["vgpu_reconcile_queue_waiting_workloads", *sorted(("Cohort", "ml"))] == 1
+    assert found["vgpu_reconcile_queues_left_out",] == 0
+
+
+def test_what_pods_hold_of_a_queue_without_a_known_flavor_has_an_empty_one(numbers):
+    labels = sorted(("ClusterQueue", "a", "nvidia.com/gpu", "held"))
+    assert of_queues(numbers, KUEUE)["vgpu_reconcile_queue_quota", *labels] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "missing"),
+    [
+        ("Workload", {"workloads": ()}, "waiting"),
+        ("Cohort", {"cohorts": ()}, "limit"),
+        ("ClusterQueue", {"cluster_queues": ()}, "limit"),
+    ],
+)
+def test_an_amount_that_was_not_read_has_no_series(numbers, kind, fields, missing):
+    found = of_queues(numbers, replace(KUEUE, unread=frozenset({kind}), **fields))
+    of_local = [key for key in found if "LocalQueue" in key]
+    assert of_local
+    assert not [key for key in of_local if missing in key]
+
+
+def test_no_queue_is_no_series_and_queues_beyond_the_maximum_are_counted(numbers):
+    assert of_queues(numbers, KueueObjects()) == {}
+    many = replace(
+        KUEUE, local_queues=tuple(LocalQueue("t", f"q{n}", "a") for n in range(MOST_QUEUES))
+    )
+    found = of_queues(numbers, many, ())
+    assert found["vgpu_reconcile_queues_left_out",] == 3
+    named = {key for key in found if key[0] == "vgpu_reconcile_queue_waiting_workloads"}
+    assert len(named) == MOST_QUEUES
+    assert {"ClusterQueue", "Cohort"} <= {label for key in named for label in key}
 
 
 def test_every_rule_and_every_reason_has_a_number_even_if_it_is_zero(numbers):

@@ -19,6 +19,9 @@ NAMESPACE: Final = "kueue-system"
 CONFIG_MAP: Final = "kueue-manager-config"
 """The ConfigMap of Kueue's own manifests."""
 
+UNKNOWN_CONFIG: Final = "transformations unknown: amounts before transformation"
+"""What a note reports where the ConfigMap was not read."""
+
 KEY: Final = "controller_manager_config.yaml"
 
 _MILLI: Final = 1000
