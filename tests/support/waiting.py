@@ -20,8 +20,11 @@ T = TypeVar("T")
 WAIT_SECONDS = 60.0
 """Maximum time to wait for anything, in seconds: what takes longer is broken, not slow."""
 
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.25
 """Maximum time between two looks at a condition, in seconds."""
+
+_SHORTEST = 0.001
+_PART = 0.2
 
 _LONGEST = 4000
 """Maximum number of characters of an error that names many things."""
@@ -38,15 +41,17 @@ def wait_until(
 ) -> T:
     """The first true answer of ``condition``; one of ``failures`` counts as not yet.
 
-    ``pause`` is the longest pause between two questions; the first ones are shorter.
+    ``pause`` is the longest pause between two questions; the first ones are shorter:
+
+        pause after t seconds of waiting = min(max(1 ms, t / 5), pause)
 
     Raises:
         AssertionError: with the last answer and ``context()`` when ``seconds`` have passed.
     """
-    deadline = monotonic() + seconds
-    shorter = min(0.001, pause)
+    begun = monotonic()
     while True:
-        late = monotonic() > deadline  # from before the question: one answer always comes after it
+        asked = monotonic()
+        late = asked > begun + seconds  # from before the question: one answer always comes after it
         try:
             last: object = (answer := condition())
             if answer:
@@ -56,8 +61,7 @@ def wait_until(
         if late:
             message = f"never {what} in {seconds:g} s; at last: {last!r}\n{context()}"
             raise AssertionError(message.rstrip())
-        sleep(shorter)
-        shorter = min(2 * shorter, pause)
+        sleep(_pause(asked - begun, pause))
 
 
 def wait_emptied(
@@ -72,14 +76,20 @@ def wait_emptied(
     Raises:
         AssertionError: with what is left.
     """
-    fewest, deadline = sys.maxsize, 0.0
+    fewest, since = sys.maxsize, 0.0
     while rest := left():
+        now = monotonic()
         if len(rest) < fewest:
-            fewest, deadline = len(rest), monotonic() + seconds
-        elif monotonic() > deadline:
+            fewest, since = len(rest), now
+        elif now > since + seconds:
             message = f"{what}: {len(rest)} are left, and none went for {seconds:g} s: {rest}"
             raise AssertionError(message[:_LONGEST])
-        sleep(pause)
+        sleep(_pause(now - since, pause))
+
+
+def _pause(waited: float, longest: float) -> float:
+    """A look costs CPU time, most of all one at an API server: a long wait has few of them."""
+    return min(max(_SHORTEST, _PART * waited), longest)
 
 
 def item_of(items: queue.SimpleQueue[T] | queue.Queue[T], what: str) -> T:
