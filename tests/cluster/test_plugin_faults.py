@@ -3,10 +3,14 @@
 With CDI, and without it, where the pods come in another order than the one in which they were
 promised: a wrong guess is refused, whoever dies meanwhile. Most of it is waiting for the kubelet,
 which tries a failed start again after ten seconds or more. So three nodes are at it at once, with
-all schemes on each.
+several schemes on each.
+
+In `make test` the plugins of gpushare and gpu-manager are killed at each of their steps in one of
+the two ways; in `make test-thorough` in both.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -54,19 +58,24 @@ class Runtime(NamedTuple):
     """How what is a container's own gets there."""
 
     containerd: str
-    flags: tuple[str, ...] = ()
-    guesses: bool = False
+    flags: tuple[str, ...]
+    guesses: bool
+    steps: Mapping[str, Sequence[Step]]
 
-
-RUNTIMES = {
-    "cdi": Runtime("1.7"),
-    "without_cdi": Runtime("1.6", ("--no-cdi",), guesses=True),
-}
 
 WRITES = (Step.BINDING_DECIDED, Step.CHECKPOINT_WRITTEN, Step.FILES_WRITTEN, Step.POD_ANNOTATED)
 """Steps around which something is written; volcano's plugin is killed at the others, too."""
 
 STEPS = {"volcano": tuple(Step), "gpushare": WRITES, "gaia": WRITES}
+OUTER, INNER = (WRITES[0], WRITES[-1]), WRITES[1:-1]
+
+RUNTIMES = {
+    "cdi": Runtime("1.7", (), guesses=False, steps={**STEPS, "gpushare": OUTER, "gaia": INNER}),
+    "without_cdi": Runtime(
+        "1.6", ("--no-cdi",), guesses=True, steps={**STEPS, "gpushare": INNER, "gaia": OUTER}
+    ),
+}
+"""As in `make test`: each scheme comes to each of its steps in one of them."""
 
 
 class Act:
@@ -76,7 +85,7 @@ class Act:
         self.runtime = runtime
         self.stage, self.seated, self.step, self.namespace = stage, seated, step, namespace
         self.client = stage.client
-        self.kinds = [kind for kind, steps in STEPS.items() if step in steps]
+        self.kinds = [kind for kind, steps in runtime.steps.items() if step in steps]
         self.pods = {kind: [] for kind in self.kinds}
         self.answered = {}
         self.lost = self.crossed = 0
@@ -181,24 +190,27 @@ class Act:
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def runtime(request):
-    return RUNTIMES[request.param]
+def runtime(request, full):
+    runtime = RUNTIMES[request.param]
+    return runtime._replace(steps=STEPS) if full else runtime
 
 
 @pytest.fixture(scope="module")
 def stages(runtime, control_plane, images, tmp_path_factory):
-    """Nodes with plugins of all schemes, and a pod of each kind that runs through all of it."""
+    """Nodes with the plugins that are killed there, and a pod of each that runs all the time."""
     with ExitStack() as stack:
         namespace = stack.enter_context(control_plane.namespace())
         stages = []
-        for _ in range(AT_ONCE):
+        for number in range(AT_ONCE):
+            here = set(tuple(Step)[number::AT_ONCE])
+            kinds = [kind for kind, steps in runtime.steps.items() if here & {*steps}]
             node = Node(control_plane, images, containerd=runtime.containerd)
             stack.enter_context(node)
             folder = tmp_path_factory.mktemp("faults")
             flags = ["--prestart-timeout=2s", *runtime.flags]
-            stage = Stage(node, folder, *STEPS, flags=flags)
+            stage = Stage(node, folder, *kinds, flags=flags)
             stack.callback(stage.close)
-            stage.launch(*STEPS)
+            stage.launch(*kinds)
             stages.append(stage)
         yield [(stage, seated(stage, namespace)) for stage in stages]
 
@@ -207,9 +219,10 @@ def seated(stage, namespace):
     """A running pod of each kind."""
     stage.wait_ready()
     pods = [
-        stage.pod(kind, f"seated-{kind}-{stage.node.name}", namespace, gib=40) for kind in STEPS
+        stage.pod(kind, f"seated-{kind}-{stage.node.name}", namespace, gib=40)
+        for kind in stage.plugins
     ]
-    return dict(zip(STEPS, stage.ready(*pods), strict=True))
+    return dict(zip(stage.plugins, stage.ready(*pods), strict=True))
 
 
 def together():
@@ -219,6 +232,7 @@ def together():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough("plugin", smaller=True)
 @pytest.mark.parametrize("steps", together(), ids=", ".join)
 def test_killed_at_a_step_it_goes_on_where_it_was(steps, runtime, stages, namespace, figure):
     acts = [

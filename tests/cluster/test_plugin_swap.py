@@ -3,7 +3,7 @@
 Pods for which the kubelet asks a device plugin the same, each with a limit of its
 own, come in an order that is not the scheduler's, wave after wave on the same device IDs, while
 plugin and kubelet are restarted. A wave has sixty pods in `make test-thorough`, where two loops
-keep both processors busy, and twelve in `make test`, where the tests of the other workers do.
+keep both processors busy, and eight in `make test`, where the tests of the other workers do.
 """
 
 import random
@@ -18,7 +18,7 @@ from tests.support.bed import objects
 from tests.support.bed.images import Shown
 from tests.support.waiting import wait_until
 
-PODS, FULL_PODS = 12, 60
+PODS, FULL_PODS = 8, 60
 WAVES, GPUS, SPLIT, RESOURCES = 5, 8, 10, 3
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 BUSY = "while True: pass"
