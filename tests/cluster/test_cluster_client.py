@@ -35,6 +35,13 @@ def cluster(api):
         yield connected
 
 
+@pytest.fixture(scope="module")
+def bare(workplace, tools):
+    """A cluster of this module's own, with no kind of others. It may be stopped and started."""
+    with start_cluster(workplace, tools, name="bare", controllers=False) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def cluster_of(api):
     """Connects as a client with these rights only."""
@@ -206,11 +213,8 @@ def test_configmaps_are_read_alone_and_by_what_they_are(cluster, api, api_namesp
     assert cluster.config_map("kube-system", "unhealthy-gpu-infer-1") is None
 
 
-def test_a_kind_that_is_not_installed_is_not_found(workplace, tools):
-    with (
-        start_cluster(workplace, tools, name="bare", controllers=False) as api,
-        ApiClient.connect(str(api.kubeconfig)) as cluster,
-    ):
+def test_a_kind_that_is_not_installed_is_not_found(bare):
+    with ApiClient.connect(str(bare.kubeconfig)) as cluster:
         with pytest.raises(ClusterError) as info:
             list(cluster.sharepod_pages())
         assert info.value.status == 404  # a page of text, and no Status
@@ -252,15 +256,14 @@ def test_a_watch_reports_events_and_its_resource_version(
     assert int(last.resource_version) > int(page.resource_version)
 
 
-def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, tools):
+def test_a_watch_from_before_what_the_server_remembers_is_expired(bare):
     """A server that was started again remembers nothing of before."""
-    with start_cluster(workplace, tools, name="restarted", controllers=False) as api:
-        with api.namespace() as namespace:
-            api.client.create(objects.pod("p", namespace, limits=GPUSHARE))
-        api.stop()
-        api.start(controllers=False)
-        with ApiClient.connect(str(api.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
-            list(cluster.watch(PODS, "1"))
+    with bare.namespace() as namespace:
+        bare.client.create(objects.pod("p", namespace, limits=GPUSHARE))
+    bare.stop()
+    bare.start(controllers=False)
+    with ApiClient.connect(str(bare.kubeconfig)) as cluster, pytest.raises(ClusterError) as info:
+        list(cluster.watch(PODS, "1"))
     assert (info.value.status, info.value.reason) == (410, "Expired")
 
 
@@ -300,14 +303,13 @@ def informer(request):
     return start
 
 
-def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
+def test_a_mirror_outlives_the_api_server(bare, informer):
     """What happened while it was away is known afterwards."""
     with (
-        start_cluster(workplace, tools, name="mirrored", controllers=False) as api,
-        api.namespace() as namespace,
-        ApiClient.connect(str(api.kubeconfig)) as cluster,
+        bare.namespace() as namespace,
+        ApiClient.connect(str(bare.kubeconfig)) as cluster,
     ):
-        first = api.client.create(objects.pod("first", namespace, limits=GPUSHARE))
+        first = bare.client.create(objects.pod("first", namespace, limits=GPUSHARE))
         pods = informer(list_watch.pods(cluster), lambda pod: pod.ref.name)
         nodes = informer(list_watch.nodes(cluster), lambda node: node.name)
         share_pods = informer(list_watch.sharepods(cluster), lambda pod: pod.ref.name)
@@ -324,10 +326,10 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
 
         wait_until(lambda: watched() >= 2, "both are watched")
         before = watched()
-        api.restart_api()
+        bare.restart_api()
         assert pods.state().objects
-        api.client.create(objects.pod("second", namespace, limits=GPUSHARE))
-        api.client.delete(first, grace_seconds=0)
+        bare.client.create(objects.pod("second", namespace, limits=GPUSHARE))
+        bare.client.delete(first, grace_seconds=0)
         seen("second")
         wait_until(lambda: pods.state().failure is None, "it is heard again")
         assert pods.state().synced
