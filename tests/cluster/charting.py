@@ -6,6 +6,7 @@ And what an installation on a node of the bed needs: its image, and a driver tha
 """
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -71,6 +72,7 @@ class Chart(NamedTuple):
         ran = subprocess.run(
             [self.helm, command, *args, "--values=-"],
             input=json.dumps(values),
+            env={**os.environ, "GOGC": "off"},  # it ends before it has much to collect
             capture_output=True,
             text=True,
             check=False,
