@@ -211,7 +211,7 @@ def test_no_other_file_has_a_second_list_of_packages():
 
 
 def run_of(tmp_path, body, *arguments):
-    """A run of pytest on this text."""
+    """A run of pytest on this text, with no plugin but those that are named."""
     test = tmp_path / "test_it.py"
     test.write_text(f"import pytest\n{body}\n")
     command = [
@@ -225,7 +225,8 @@ def run_of(tmp_path, body, *arguments):
     ]
     return subprocess.run(
         [*command, "-c", os.devnull, "--rootdir", tmp_path, *arguments, test],
-        env=without_pytest_options() | {"PYTHONPATH": str(ROOT)},
+        env=without_pytest_options()
+        | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -250,9 +251,9 @@ Only a GPU can run 8 more checks: make test-gpu
 """
 
 
-@pytest.mark.parametrize("status", [3, 0])
-def test_what_did_not_run_and_why_stands_at_the_end_and_makes_the_status(tmp_path, status):
-    done = run_of(tmp_path, SKIPS, "-n2", f"--not-run-status={status}")
+@pytest.mark.parametrize(("status", "workers"), [(3, ["-p", "xdist", "-n2"]), (0, [])])
+def test_what_did_not_run_and_why_stands_at_the_end_and_makes_the_status(tmp_path, status, workers):
+    done = run_of(tmp_path, SKIPS, *workers, f"--not-run-status={status}")
     expected = LIST if status else LIST.replace("status 3 unless SKIP_MISSING=1", "status 0")
     assert done.stdout.endswith(f"=\n{expected}"), done.stdout
     assert done.returncode == status
