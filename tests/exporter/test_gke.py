@@ -12,6 +12,7 @@ from exporter.families import OWN_TABLES
 from tests.exporter.test_nvidia_sharing import Page, observation, view_of
 from tests.support.gke_plugin import CASES, GPU, TOTAL, recorded
 from vgpu.ledger.conflicts import ConflictKind
+from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import Gpu, GpuProcess, Grant, LimitSample, MpsClientLimits
 from vgpu.model.names import Source
@@ -134,6 +135,18 @@ def test_an_mps_share_has_its_part_of_the_gpu_and_limits_each_process():
         assert (row.limit_bytes, row.unlimited) == (None, False)
     (entry,) = page.ledger.devices
     assert (entry.held.memory_bytes, entry.held.cores_milli) == (60 * GIB, 750)
+
+
+def test_a_client_of_mps_is_not_limited_by_the_daemon():
+    """The answer's limit is the environment of the container, which its processes can change."""
+    case = recorded("mps")
+    (gpu,) = case.seen["driver"]
+    seen = case.observation(processes=[(7, "pod-0-0", gpu["uuid"], GIB)])
+    clients = tuple(msgspec.structs.replace(each, mps=True) for each in seen.gpu.processes)
+    sample = msgspec.structs.replace(seen.gpu, processes=clients)
+    page = Page(msgspec.structs.replace(seen, gpu=sample))
+    reasons = {row.pod.uid: row.limit_reason for row in page.usage.containers}
+    assert reasons[case.uids["pod-0-0"]] is LimitReason.LIMIT_IN_ENVIRONMENT
 
 
 @pytest.mark.parametrize("name", ["time-sharing", "mig-time-sharing", "mig-mps"])

@@ -18,7 +18,7 @@ from vgpu.ledger.limit_verdict import (
     worst,
 )
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.limit_ways import CGPU, HAMI_CORE, MPS, VCUDA, WAYS, LimitKind
+from vgpu.schemes.limit_ways import CGPU, GKE_MPS, HAMI_CORE, MPS, VCUDA, WAYS, LimitKind
 from vgpu.schemes.registry import registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 
@@ -106,6 +106,16 @@ def test_the_clients_of_mps_are_the_drivers_word():
     assert verdict(evidence) is LimitReason.MPS_CLIENTS
     assert verdict(replace(evidence, processes=(client, other))) is LimitReason.NOT_MPS_CLIENT
     assert verdict(replace(evidence, limit_bytes=None)).state is LimitState.UNKNOWN
+
+
+def test_a_limit_that_each_process_can_change_is_never_in_place():
+    client, other = LimitedProcess(is_client=True), LimitedProcess(is_client=False)
+    evidence = LimitEvidence(GKE_MPS, processes=(client,), limit_bytes=GIB, reserved_bytes=GIB)
+    assert verdict(evidence) is LimitReason.LIMIT_IN_ENVIRONMENT
+    assert verdict(replace(evidence, limit_bytes=2 * GIB)) is LimitReason.LIMIT_DIFFERS
+    assert verdict(replace(evidence, limit_bytes=GIB // 2)) is LimitReason.LIMIT_IN_ENVIRONMENT
+    assert verdict(replace(evidence, processes=(other,))) is LimitReason.NOT_MPS_CLIENT
+    assert verdict(replace(evidence, over_samples=2)) is LimitReason.OVER_LIMIT
 
 
 def test_the_order_of_the_reasons_is_that_of_their_states():

@@ -34,6 +34,7 @@ from vgpu.model.units import MIB, WHOLE_DEVICE_MILLI
 from vgpu.schemes.kai.keys import KAI as KAI_SCHEME
 from vgpu.schemes.kai.request import AskedFraction, label_mib
 from vgpu.schemes.limit_ways import (
+    GKE_MPS,
     HAMI_CORE,
     KAI,
     MIG,
@@ -278,7 +279,7 @@ class _Gatherer:
         pids = self._pids.get((*place, device), ()) if known else ()
         region = self._regions.get(place)
         limit = 0 if share.unlimited else share.limit_bytes
-        if way is MPS:
+        if way.kind is LimitKind.DAEMON:
             limit = share.process_limit_bytes
         reserved = holding.share.memory_bytes
         return LimitEvidence(
@@ -346,7 +347,10 @@ class _Gatherer:
     def _way(self, container: ContainerUsage, holding: Holding, share: ShareUsage) -> LimitWay:
         """How the system of the share limits."""
         if share.sharing is not None:
-            return _OF_SHARING[share.sharing]
+            way = _OF_SHARING[share.sharing]
+            # Only GKE's plugin gives replicas of MPS an amount, and only by its answer.
+            has_amount = holding.share.memory_bytes or holding.share.cores_milli
+            return GKE_MPS if way is MPS and has_amount else way
         if self._index.registry.parent(share.device):
             return MIG
         if holding.resource_claim_shares:
@@ -389,7 +393,7 @@ class _Gatherer:
         """The number of samples in which the use was over the limit, and keep it."""
         if not limit:
             return 0
-        if way is MPS:
+        if way.kind is LimitKind.DAEMON:
             gpu, own = self._samples.gpu, set(pids)
             uses = [
                 each.used_bytes or 0
@@ -408,7 +412,7 @@ class _Gatherer:
         self, pid: int, device: str, way: LimitWay, region: _Region | None
     ) -> LimitedProcess:
         """What is known of a GPU process."""
-        if way is MPS:
+        if way.kind is LimitKind.DAEMON:
             is_client = (pid, device) in self._clients
             has_clients = device in self._with_clients
             return LimitedProcess(is_client=is_client if has_clients else None)

@@ -207,6 +207,11 @@ class LimitReason(Explained):
         LimitState.UNKNOWN,
         "the driver lists no client of MPS on the GPU",
     )
+    LIMIT_IN_ENVIRONMENT = (
+        "limit_in_environment",
+        LimitState.UNKNOWN,
+        "the limit is a variable of each process alone, which the process can change",
+    )
     CGPU_UNREAD = (
         "cgpu_unread",
         LimitState.UNKNOWN,
@@ -378,6 +383,10 @@ def _by_daemon(evidence: LimitEvidence) -> Iterator[LimitReason]:
             yield LimitReason.CLIENTS_UNREAD
         elif not process.is_client:
             yield LimitReason.NOT_MPS_CLIENT
+    if evidence.way.in_environment:
+        if evidence.reserved_bytes and (evidence.limit_bytes or 0) > evidence.reserved_bytes:
+            yield LimitReason.LIMIT_DIFFERS
+        yield LimitReason.LIMIT_IN_ENVIRONMENT
     yield LimitReason.MPS_CLIENTS
 
 

@@ -45,6 +45,8 @@ class LimitWay(msgspec.Struct, frozen=True):
         has_region: whether the library's processes write a region.
         can_be_disabled: whether CUDA_DISABLE_CONTROL keeps the library out of a container.
         whole_is_free: whether all cores of a GPU stand for a whole GPU without a limit.
+        in_environment: whether the limit is a variable of the processes alone, which a process can
+            change before it uses the GPU.
         word: what quotas and teams show of a reserved amount; "" if it is enforced.
     """
 
@@ -57,6 +59,7 @@ class LimitWay(msgspec.Struct, frozen=True):
     has_region: bool = False
     can_be_disabled: bool = False
     whole_is_free: bool = False
+    in_environment: bool = False
     word: str = ""
 
 
@@ -119,6 +122,14 @@ MPS: Final = LimitWay(
     "a process that is no client of the daemon, while others are",
     "minimal: which processes there are; drivers that do not list clients",
 )
+GKE_MPS: Final = LimitWay(
+    "MPS as GKE's device plugin sets it up",
+    LimitKind.DAEMON,
+    "nothing: the daemon has no limit, and each process can change the one in its environment",
+    "a process that is no client of the daemon, while others are",
+    "every profile: whether a process has kept its limit",
+    in_environment=True,
+)
 CGPU: Final = LimitWay(
     "gpushare, with or without cGPU",
     LimitKind.KERNEL,
@@ -151,7 +162,19 @@ UNREAD: Final = LimitWay(
     "every profile: whether the system limits",
 )
 
-WAYS: Final = (HAMI_CORE, KAI, VCUDA, GEMINI, MIG, MPS, CGPU, TIME_SLICING, WHOLE_GPU, UNREAD)
+WAYS: Final = (
+    HAMI_CORE,
+    KAI,
+    VCUDA,
+    GEMINI,
+    MIG,
+    MPS,
+    GKE_MPS,
+    CGPU,
+    TIME_SLICING,
+    WHOLE_GPU,
+    UNREAD,
+)
 """Each row once, in the order of the documentation."""
 
 LIBRARIES: Final = tuple(dict.fromkeys(way.library for way in WAYS if way.library is not None))
