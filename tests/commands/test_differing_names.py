@@ -1,5 +1,7 @@
 """Two ConfigMaps of one scheduler, and which ConfigMaps are read."""
 
+import json
+
 import pytest
 
 from tests.commands.conftest import dumped, printed_words
@@ -66,6 +68,25 @@ def test_of_two_names_that_nothing_shows_none_is_known_and_nothing_is_judged(tmp
     printed = answer(tmp_path, "inspect", config_maps=both, others=pods)
     assert "since ConfigMaps of its scheduler differ (vgpu doctor has them)" in printed
     assert "--hami.resource names them" in printed
+
+
+def test_nodes_with_two_names_are_reported_and_no_pod_is_judged_by_either(tmp_path):
+    """A node pool that was renamed, and one that was not."""
+    other = json.loads(json.dumps(renamed.node("hami")).replace(renamed.NODE, "gpu-2"))
+    for units in (other["status"]["capacity"], other["status"]["allocatable"]):
+        units["nvidia.com/gpu"] = units.pop("nvidia.com/vgpu")
+    dump = dumped(tmp_path, [*ITEMS, other])
+    found = printed_words(("doctor", *dump), 3)
+    assert "names_differ: HAMi, count" in found
+    assert "nvidia.com/gpu: node gpu-2 advertises it" in found
+    assert f"nvidia.com/vgpu: node {renamed.NODE} advertises it" in found
+    assert "names_differ" not in printed_words(("doctor", *dumped(tmp_path, ITEMS)))
+    lost = json.loads(json.dumps(other))  # its device plugin is away, and a number matches
+    lost["status"]["capacity"] |= {"nvidia.com/gpu": "0", "smarter-devices/fuse": "10"}
+    well = json.loads(json.dumps(other).replace("gpu-2", "gpu-3"))
+    assert "names_differ" not in printed_words(("doctor", *dumped(tmp_path, [lost, well])))
+    words = ("reconcile", "plan", "--rule", "running_without_device=apply", "--evict-running")
+    assert "0 actions, 0 skipped" in printed_words((*words, *dumped(tmp_path, [*ITEMS, other])))
 
 
 def test_only_the_config_map_of_a_registered_system_is_read(cluster, requests):

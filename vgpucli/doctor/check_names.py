@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from vgpu.model.objects import Node
 from vgpu.schemes.name_evidence import ConfiguredNames, advertised_as
 from vgpu.schemes.registry import registry
-from vgpu.schemes.resource_names import NamesSource, roles
+from vgpu.schemes.resource_names import ORIGINAL_NAMES, NamesSource, roles
 from vgpu.schemes.system_titles import system_title
 from vgpucli.doctor.components import InstalledComponent
 from vgpucli.doctor.facts import ClusterFacts
@@ -23,9 +23,9 @@ def check_names(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             by_name: dict[str, list[str]] = {}
             for name, place in _of_role(facts, system, role):
                 by_name.setdefault(name, []).append(place)
-            if by_name:
-                for name, places in _of_nodes(facts.node_units, system, role, set(by_name)):
-                    by_name.setdefault(name, []).append(places)
+            named = _of_nodes(facts.node_units, system, role, set(by_name))
+            for name, place in named if by_name else _each_of_nodes(facts.node_units, system, role):
+                by_name.setdefault(name, []).append(place)
             if len(by_name) > 1:
                 texts = (f"{name}: {', '.join(by_name[name])}" for name in sorted(by_name))
                 about = f"{system_title(system)}, {role}"
@@ -58,8 +58,30 @@ def _of_nodes(
 ) -> Iterator[tuple[str, str]]:
     """The name that a node advertises where it has none of these."""
     for node in nodes:
-        advertised = advertised_as(node, system, role)
-        if len(advertised) == 1 and names.isdisjoint(advertised):
-            (name,) = advertised
+        name = _only_name(node, system, role, names)
+        if name and name not in names:
             yield name, f"node {node.name} advertises it"
             return
+
+
+def _each_of_nodes(nodes: Iterable[Node], system: str, role: str) -> Iterator[tuple[str, str]]:
+    """Each name that is the only one of a node, with the first such node: nobody has set one."""
+    seen: set[str] = set()
+    known = {getattr(names[system], role) for names in (registry().names, ORIGINAL_NAMES)}
+    for node in nodes:
+        name = _only_name(node, system, role, known | seen)
+        if name and name not in seen:
+            seen.add(name)
+            yield name, f"node {node.name} advertises it"
+
+
+def _only_name(node: Node, system: str, role: str, names: set[str]) -> str:
+    """The only name of which the node advertises what its register has; "" without one.
+
+    A node with none left of one of ``names`` has lost its device plugin: another resource then has
+    the number by chance.
+    """
+    advertised = advertised_as(node, system, role)
+    if len(advertised) != 1 or any(node.capacity.get(name) == 0 for name in names):
+        return ""
+    return next(iter(advertised))
