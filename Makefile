@@ -196,6 +196,9 @@ lock: $(VENV)/.python ## Resolve the requirements anew
 	echo kubernetes==35.0.0 | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links - \
 	  -o requirements/kubernetes-oldest.lock
+	printf 'focus-validator==1.0.0\nmultimethod<2\nsetuptools<80\n' | $(BIN)/uv pip compile --quiet \
+	  --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links - -o requirements/focus-validator.lock
 
 lock-debian: $(VENV)/.dev ## Resolve the Debian packages of the image anew
 	$(BIN)/python -m deploy.release lock

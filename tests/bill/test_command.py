@@ -90,11 +90,11 @@ def test_each_part_is_a_row(folder: Path, output: str) -> None:
     text = run(folder, *RANGE, "-o", output)
     rows = [*csv.DictReader(io.StringIO(text.partition("note:")[0]))]
     part, cost = ("part", "amount") if output == "csv" else ("x_VgpuPart", "EffectiveCost")
-    assert {row[part]: row[cost] for row in rows} == {
-        "used": "6",
-        "held_idle": "3",
-        "unsold": "13",
-        "not_measured": "2",
+    assert {row[part]: float(row[cost]) for row in rows} == {
+        "used": 6,
+        "held_idle": 3,
+        "unsold": 13,
+        "not_measured": 2,
     }
 
 

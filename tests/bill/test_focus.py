@@ -90,6 +90,9 @@ RULES: Final[Mapping[str, Callable[[Row, Charge, PriceTable], bool]]] = {
     "NumericFormat: digits, one point, a sign only if negative": lambda cells, *_: all(
         NUMBER.fullmatch(cells[name] or "") for name in NUMBERS
     ),
+    "numbers have a point, by which a type that is inferred is a decimal": lambda cells, *_: all(
+        "." in (cells[name] or "") for name in NUMBERS
+    ),
     "DateTimeFormat: ISO 8601 in UTC": lambda cells, *_: all(
         MOMENT.fullmatch(cells[name] or "") for name in MOMENTS
     ),
@@ -100,7 +103,7 @@ RULES: Final[Mapping[str, Callable[[Row, Charge, PriceTable], bool]]] = {
         <= (cells["BillingPeriodEnd"] or "")
     ),
     "BilledCost is 0 where others receive the payment": lambda cells, _, table: (
-        table.billed or cells["BilledCost"] == "0"
+        table.billed or Decimal(cells["BilledCost"] or "1") == 0
     ),
     "costs are those of the charge, in the BillingCurrency": lambda cells, charge, table: (
         Decimal(cells["EffectiveCost"] or "") * 10**6 == charge.amount

@@ -71,8 +71,17 @@ def _money(charge: Charge, _: Context) -> _Cell:
     return _decimal(charge.amount, SECOND)
 
 
+def _pointed(text: str) -> str:
+    """With a decimal point: readers that infer types, as pandas, take a column for decimals."""
+    return text if "." in text else f"{text}.0"
+
+
+def _cost(charge: Charge, _: Context) -> _Cell:
+    return _pointed(_decimal(charge.amount, SECOND))
+
+
 def _billed(charge: Charge, context: Context) -> _Cell:
-    return _money(charge, context) if context.table.billed else "0"
+    return _cost(charge, context) if context.table.billed else "0.0"
 
 
 def _month(day: str, context: Context) -> tuple[str, str]:
@@ -131,11 +140,11 @@ COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "ChargeDescription": _description,
     "ChargePeriodEnd": lambda charge, context: _moment(_day(charge, context)[1]),
     "ChargePeriodStart": lambda charge, context: _moment(_day(charge, context)[0]),
-    "ContractedCost": _money,
-    "EffectiveCost": _money,
+    "ContractedCost": _cost,
+    "EffectiveCost": _cost,
     "InvoiceIssuerName": lambda _, context: context.table.issuer,
-    "ListCost": _money,
-    "PricingQuantity": lambda charge, _: _decimal(charge.quantity, HOUR),
+    "ListCost": _cost,
+    "PricingQuantity": lambda charge, _: _pointed(_decimal(charge.quantity, HOUR)),
     "PricingUnit": lambda *_: "GPU Hours",
     "ProviderName": lambda _, context: context.table.issuer,
     "PublisherName": lambda _, context: context.table.issuer,
