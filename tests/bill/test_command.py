@@ -3,15 +3,26 @@
 import csv
 import io
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from vgpucli.bill.command import command
+from vgpucli.bill.command import KEYS, command
 from vgpucli.bill.day_file import closed_days, path_of, write_day
-from vgpucli.bill.model import SECOND, ClosedDay, DayHead, GpuDay, GpuKey, ShareDay, ShareKey
+from vgpucli.bill.model import (
+    SECOND,
+    ClosedDay,
+    DayHead,
+    GpuDay,
+    GpuKey,
+    Part,
+    ShareDay,
+    ShareKey,
+)
+from vgpucli.demo import bill_days
 
 HOUR = 3600 * SECOND
 PRICES = """
@@ -190,3 +201,59 @@ def test_a_day_before_a_closed_one_is_refused(folder: Path) -> None:
     assert "2026-11-01 is closed already; --correct measures a day again" in result.output
     result = CliRunner().invoke(command, [*arguments, "--correct", "2026-10-30"])
     assert "--correct 2026-10-30: this day is not closed" in result.output
+
+
+@pytest.fixture
+def month(tmp_path: Path) -> Path:
+    """Days with several models, one of them without a price, a correction, and owned GPUs."""
+    days = tmp_path / "days"
+    days.mkdir()
+    first, second = (bill_days.MadeUp(23).day(day) for day in ("2026-11-01", "2026-11-02"))
+    gpu, share = first.gpus[0], first.shares[0]
+    more = replace(gpu, total=0, not_measured=7 * SECOND, correction="2026-11-02")
+    less = replace(share, used=-3 * SECOND - 1, idle=1, correction="2026-11-02")
+    mig = GpuDay(GpuKey("2026-11-02", "", "gpu-node-1", "MIG-1"), "A30", 77_777_777, 1, "1g.6gb")
+    write_day(days, first)
+    write_day(
+        days,
+        ClosedDay(
+            replace(second.head, corrects=("2026-11-01",)),
+            (*second.gpus, mig, more),
+            (*second.shares, less),
+        ),
+    )
+    prices = tmp_path / "prices.yaml"
+    owned = f"inventory: [{{node: gpu-node-9, model: {gpu.model}, gpus: 1}}]\n"
+    prices.write_text(bill_days.PRICES.replace("2.10", "2.1234567") + owned)
+    prices.chmod(0o600)
+    return tmp_path
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_all_outputs_have_the_same_sums_by_part_in_time_and_in_money(month: Path, by: str) -> None:
+    document = json.loads(run(month, *RANGE, "--by", by, "-o", "json"))
+    rows, focus = (
+        [*csv.DictReader(io.StringIO(run(month, *RANGE, "-o", output).partition("note:")[0]))]
+        for output in ("csv", "focus")
+    )
+    total = 0
+    for part in Part:
+        money = sum(line["microAmount"][part] for line in document["lines"])
+        hours = sum(line["gpuHours"][part] for line in document["lines"])
+        of_part = [row for row in rows if row["part"] == part]
+        in_focus = [row for row in focus if row["x_VgpuPart"] == part]
+        assert sum(Decimal(row["amount"]) for row in of_part) * SECOND == money
+        assert sum(Decimal(row["EffectiveCost"]) for row in in_focus) * SECOND == money
+        assert sum(int(row["gpu_microseconds"]) for row in of_part) / HOUR == pytest.approx(hours)
+        assert sum(float(row["PricingQuantity"]) for row in in_focus) == pytest.approx(hours)
+        total += money
+    assert total == document["microTotal"]
+    assert any(row["correction"] for row in rows)
+    table = [line.split() for line in run(month, *RANGE, "--by", by).splitlines()]
+    _, *lines = table[table.index([]) + 1 : table.index([], table.index([]) + 1)]
+    cents = [[Decimal(cell.replace(",", "")) for cell in line[-5:]] for line in lines]
+    *of_lines, last = cents
+    assert [sum(column) for column in zip(*of_lines, strict=True)] == last
+    for _, *parts, whole in cents:
+        assert sum(parts) == whole
+    assert last[-1] == round(Decimal(total) / SECOND, 2)
