@@ -66,6 +66,8 @@ def full_queue(version="v1.14.1", message=REFUSED, allocated=16000, *plugins):
 def test_a_pod_that_its_queue_refuses_has_the_queue_the_resource_and_the_limit(tmp_path, message):
     document, codes, evidence = explained(tmp_path, *full_queue(message=message))
     assert codes == ["queue_full"]
+    (quota,) = (step for step in document["steps"] if step["step"] == "quota")
+    assert "queue research of Volcano counts the pod: see step reserved" in quota["evidence"]
     assert (
         "queue research has 8000 of 10000 volcano.sh/vgpu-memory by Volcano's check, which counts"
         " each container once, and 16000 by its status, which counts each GPU, and PodGroup"

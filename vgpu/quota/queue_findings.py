@@ -4,6 +4,7 @@ Every finding compares two things that were both read. Where one of them was not
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -138,7 +139,7 @@ def flavor_node(node: SchedulingNode, devices: Sequence[Device]) -> FlavorNode:
     )
 
 
-class QueueEvidence(msgspec.Struct, frozen=True):
+class QueueEvidence(msgspec.Struct, frozen=True, dict=True):
     """What was read.
 
     Attributes:
@@ -157,7 +158,37 @@ class QueueEvidence(msgspec.Struct, frozen=True):
 
     def unit(self, resource: str) -> QuotaUnit:
         """The unit of a resource."""
-        return quota_unit(resource, self.kueue.config, self.unit_bytes)
+        if resource not in self._units:
+            self._units[resource] = quota_unit(resource, self.kueue.config, self.unit_bytes)
+        return self._units[resource]
+
+    @cached_property
+    def _units(self) -> dict[str, QuotaUnit]:
+        return {}
+
+    @cached_property
+    def queued(self) -> "tuple[_Queued, ...]":
+        """The pods of queues that hold something or run."""
+        pods = PodsInQueues(self.kueue)
+        held = {pod.ref.uid: (pod, amount) for pod, amount in self.held}
+        running: dict[str, tuple[Pod, Amounts]] = {
+            pod.ref.uid: (pod, {})
+            for pod in self.pods or ()
+            if pod.phase == "Running" and pod.requested_units()
+        }
+        return tuple(
+            _Queued(pod, of, amount)
+            for pod, amount in (running | held).values()
+            if (of := pods.of(pod)) is not None
+        )
+
+
+class _Queued(msgspec.Struct, frozen=True):
+    """A pod that holds something, or runs: of NVIDIA's own plugin no record has a pod's GPUs."""
+
+    pod: Pod
+    of: QueuedPod
+    held: Amounts = {}
 
 
 def queue_findings(evidence: QueueEvidence) -> tuple[FoundInQueues, ...]:
@@ -178,31 +209,6 @@ def _few(found: Iterable[FoundInQueues]) -> Iterator[FoundInQueues]:
 # ---------------------------------------------------------------- Kueue
 
 
-class _Joined(msgspec.Struct, frozen=True):
-    """A pod that holds something, or runs: of NVIDIA's own plugin no record has a pod's GPUs."""
-
-    pod: Pod
-    queued: QueuedPod
-    held: Amounts = {}
-
-
-def _joined(evidence: QueueEvidence) -> list[_Joined]:
-    """The pods of queues that hold something or run."""
-    pods = PodsInQueues(evidence.kueue)
-    held = {pod.ref.uid: amount for pod, amount in evidence.held}
-    holding = {pod.ref.uid: pod for pod, _ in evidence.held}
-    running = {
-        pod.ref.uid: pod
-        for pod in evidence.pods or ()
-        if pod.phase == "Running" and pod.requested_units()
-    }
-    return [
-        _Joined(pod, queued, held.get(uid, {}))
-        for uid, pod in (running | holding).items()
-        if (queued := pods.of(pod)) is not None
-    ]
-
-
 def idle_workloads(evidence: QueueEvidence) -> tuple[QueuedWorkload, ...]:
     """The workloads with quota of resources that the ledger knows, whose pods hold nothing.
 
@@ -211,7 +217,7 @@ def idle_workloads(evidence: QueueEvidence) -> tuple[QueuedWorkload, ...]:
     """
     if evidence.pods is None:
         return ()
-    queued = [each.queued for each in _joined(evidence)]
+    queued = [each.of for each in evidence.queued]
     running = {each.workload.uid for each in queued if each.workload is not None}
     unclear = {each.local_queue for each in queued if each.workload is None}
     idle = [
@@ -272,8 +278,8 @@ def _runs_unadmitted(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
     if WORKLOADS.name in kueue.unread:
         return
     known = {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
-    for each in _joined(evidence):
-        pod, queued = each.pod, each.queued
+    for each in evidence.queued:
+        pod, queued = each.pod, each.of
         workload, queue = queued.workload, queued.local_queue
         if pod.deleted_at is not None or pod.terminal or CLUSTER_QUEUE_LABEL in pod.labels:
             continue
@@ -316,8 +322,8 @@ def _use_stays(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
 def _counts_too_little(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
     held: dict[str, list[Amounts]] = {}
     workloads: dict[str, QueuedWorkload] = {}
-    for each in _joined(evidence):
-        own = each.queued.workload
+    for each in evidence.queued:
+        own = each.of.workload
         if own is not None and own.admitted_by and each.pod.deleted_at is None:
             workloads[own.uid] = own
             held.setdefault(own.uid, []).append(each.held)
@@ -437,24 +443,24 @@ def _zero_in_kueue(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
     kueue = evidence.kueue
     targets = {(each.namespace, each.name): each.cluster_queue for each in kueue.local_queues}
     limited = {
-        each.name: memory
+        each.name: (_keys_of(evidence, each, GPUS), memory)
         for each in kueue.cluster_queues
         if (memory := _keys_of(evidence, each, MEMORY))
     }
-    queues = {each.name: each for each in kueue.cluster_queues}
     for each in kueue.workloads:
         name = each.admitted_by or targets.get((each.namespace, each.queue), "")
         if each.has_finished or name not in limited:
             continue
-        counted = plus(*({key.resource: n} for key, n in each.reserved.items()))
-        flavors = {key.flavor for key, n in each.reserved.items() if n}
-        gpus = [key for key in _keys_of(evidence, queues[name], GPUS) if key.flavor in flavors]
-        if not each.admitted_by:
+        gpus, memory = limited[name]
+        if each.admitted_by:
+            counted = plus(*({key.resource: n} for key, n in each.reserved.items()))
+            flavors = {key.flavor for key, n in each.reserved.items() if n}
+            gpus = [key for key in gpus if key.flavor in flavors]
+        else:
             counted = kueue.requested(each)
-            gpus = _keys_of(evidence, queues[name], GPUS)
         gpus = [key for key in gpus if counted.get(key.resource)]
-        of_memory = {key.resource for key in limited[name]}
-        with_memory = {key.flavor for key in limited[name]}
+        of_memory = {key.resource for key in memory}
+        with_memory = {key.flavor for key in memory}
         if not gpus or any(counted.get(resource) for resource in of_memory):
             continue
         if all(key.flavor in with_memory for key in gpus):

@@ -148,6 +148,10 @@ def quota_step(evidence: KnownPod) -> ExplainedStep:
         for quota in evidence.declared
         for name, most in quota.hard.items()
     )
+    group = evidence.in_the_way.group
+    if group is not None and group.group is not None:
+        about = f"queue {group.group.queue_name} of Volcano counts the pod: see step reserved"
+        texts = (*texts, about)
     return structs.replace(step, evidence=(*step.evidence, *texts)) if texts else step
 
 
