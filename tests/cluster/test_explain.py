@@ -8,8 +8,10 @@ from click.testing import CliRunner
 
 from tests.cluster.reconciling import staged
 from tests.reconciler.samples import node, pod
-from tests.support.bed import crds
+from tests.support import kai_player
+from tests.support.bed import crds, objects
 from tests.support.environment import ROOT
+from vgpu.kube.kai_kinds import KAI_KINDS
 from vgpucli.main import main
 
 OUTPUT = ("-o", "json", "--gpushare.memory-unit", "GiB")
@@ -32,7 +34,7 @@ def listed_rights():
 @pytest.fixture(scope="module")
 def reader(api):
     rights = [*listed_rights()]
-    assert len(rights) == 12
+    assert len(rights) == 15
     return api.client_for(*rights)
 
 
@@ -106,3 +108,85 @@ def test_a_missing_right_is_a_note_or_one_line(api, stage):
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
     assert 'cannot get resource "pods"' in result.output
+
+
+@pytest.fixture
+def kai_kinds(api):
+    """KAI Scheduler's kinds without a schema, as long as the test runs."""
+    definitions = [kai_kind(kind) for kind in KAI_KINDS]
+    for definition in definitions:
+        api.client.apply(definition)
+        api.client.wait_for(
+            definition, lambda obj: objects.condition(obj, "Established") == "True", "served"
+        )
+    yield
+    for definition in definitions:
+        api.client.delete(definition)
+
+
+def kai_kind(kind):
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = kind.api_version.partition("/")[2]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": {"plural": kind.plural, "kind": kind.name},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": anything},
+                }
+            ],
+        },
+    }
+
+
+def recorded(step, kind, namespace, *, owner=None):
+    """What KAI wrote for the pod train-0, as the objects of another namespace and pod."""
+    (obj,) = (
+        each
+        for each in kai_player.after(step)
+        if each["kind"] == kind and "train-0" in each["metadata"]["name"]
+    )
+    meta = {key: obj["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
+    if owner is not None:
+        reference = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{k: owner["metadata"][k] for k in ("name", "uid")},
+        }
+        meta["ownerReferences"] = [reference]
+    fields = {key: value for key, value in obj.items() if key in ("kind", "apiVersion", "spec")}
+    return {**fields, "metadata": {**meta, "namespace": namespace}}
+
+
+def test_a_pod_of_kai_is_explained_by_its_bind_request_as_far_as_it_may_be_read(
+    api, reader, kai_kinds, api_namespace
+):
+    step = "a_bind_request_waits_for_the_binder"
+    written = recorded(step, "Pod", api_namespace)
+    spec = {"schedulerName": "kai-scheduler", "containers": [objects.container("main")]}
+    tenant = api.client.create({**written, "spec": spec})
+    name = f"{api_namespace}/train-0"
+    document = run(reader, "pod", name)
+    waits = next(each for each in document["steps"] if each["step"] == "reserved")
+    assert [each["code"] for each in waits["reasons"]] == ["no_pod_group"]
+    assert "there is no PodGroup" in document["conclusion"]
+    api.client.create(recorded(step, "PodGroup", api_namespace))
+    api.client.create(recorded(step, "BindRequest", api_namespace, owner=tenant))
+    document = run(reader, "pod", name)
+    waits = next(each for each in document["steps"] if each["step"] == "reserved")
+    assert [each["code"] for each in waits["reasons"]] == ["not_bound"]
+    assert "to node node2" in waits["evidence"][0]
+    rights = [rule for rule in listed_rights() if rule["apiGroups"] != ["scheduling.run.ai"]]
+    document = run(api.client_for(*rights), "pod", name)
+    waits = next(each for each in document["steps"] if each["step"] == "reserved")
+    assert waits["outcome"] == "not_checked"
+    assert "kubectl get bindrequests.scheduling.run.ai" in waits["needs"]
+    assert "there is no" not in json.dumps(document)

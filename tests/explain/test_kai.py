@@ -216,6 +216,31 @@ def test_any_text_is_some_cause_and_ends(text):
     assert binding_part(text).cause.reason
 
 
+def test_many_reasons_are_shortened_and_a_long_message_costs_nothing(tmp_path):
+    objects = copy.deepcopy(kai_player.after(WAITING))
+    (pod,) = (each for each in objects if each["metadata"]["name"] == "too-large")
+    reasons = "".join(f"{n} node(s) had untolerated taint {{key-{n}}}. \n" for n in range(1, 400))
+    message = f"no nodes with enough resources were found: {reasons}{'9' * 20000} nodes"
+    pod["status"]["conditions"][0]["message"] = message
+    document = explained(without(objects, "PodGroup"), "team-a/too-large", tmp_path)
+    nodes = next(each for each in document["steps"] if each["step"] == "nodes")
+    assert nodes["reasons"][0]["code"] == "tainted_node"
+    assert "reasons more" in nodes["evidence"][-1]
+    assert len(nodes["evidence"]) < 10
+    causes([Unschedulable("", "Resources were found for 1 pods " + "1 " * 20000)])
+
+
+def test_a_text_that_nobody_knows_proves_no_quota(tmp_path):
+    objects = copy.deepcopy(kai_player.after(WAITING))
+    (pod,) = (each for each in objects if each["metadata"]["name"] == "over-limit")
+    pod["status"]["conditions"][0]["message"] = "FutureReason: a text of a later version"
+    document = explained(without(objects, "PodGroup"), "team-a/over-limit", tmp_path)
+    outcomes = {each["step"]: each["outcome"] for each in document["steps"]}
+    assert outcomes["quota"] == "not_checked"
+    assert codes(document)["nodes"] == ["unknown_refusal"]
+    assert "a text of a later version" in document["conclusion"]
+
+
 def test_each_text_of_the_table_is_reached():
     """No pattern hides behind an earlier one: the recorded texts, and those of KAI's source."""
     texts = [
@@ -229,6 +254,7 @@ def test_each_text_of_the_table_is_reached():
         "node is not a gpu node or the gpu memory count on the node was not synced yet, task: <a>",
         "node(s) didn't have enough resources: GPU memory",
         "node(s) didn't have enough resources: GPUs",
+        "node(s) didn't have enough of mig profile: nvidia.com/mig-1g.5gb",
         "Unable to schedule pod",
         "node(s) didn't have enough resources: CPU cores",
         "node(s) didn't have enough resources: memory",

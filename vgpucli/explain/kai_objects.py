@@ -15,6 +15,10 @@ KAI_SCHEDULER: Final = "kai-scheduler"
 """KAI's schedulerName, if no flag names another one."""
 
 
+_GROUP_LABEL: Final = "runai-gpu-group"
+"""The label with a pod's GPU group; with ``/<group>`` behind it, of each of several."""
+
+
 class KaiObjects(msgspec.Struct, frozen=True):
     """What was read for a pod of KAI Scheduler; None is an object that does not exist.
 
@@ -46,8 +50,13 @@ ReadKai = Callable[[PodRef], KaiObjects]
 
 
 def is_of_kai(pod: Pod) -> bool:
-    """Whether KAI Scheduler places the pod: by its marks, or by the pod's schedulerName."""
+    """Whether KAI Scheduler places the pod: by its marks, or by the pod's schedulerName.
+
+    With its group's label the pod's share may be known, so that it is no other scheduler's.
+    """
+    if pod.scheduler == KAI_SCHEDULER:
+        return True
+    if any(key.partition("/")[0] == _GROUP_LABEL for key in pod.labels):
+        return True
     other = other_scheduler(pod)
-    return pod.scheduler == KAI_SCHEDULER or (
-        other is not None and other.scheduler is OtherScheduler.KAI
-    )
+    return other is not None and other.scheduler is OtherScheduler.KAI

@@ -32,6 +32,7 @@ def dumped_kai(paths: Sequence[str], file: ReadDump) -> ReadKai:
     """How to read them from dumps; ``file`` reads one of the paths, again."""
     kinds: tuple[ApiKind[Any], ...] = (KAI_PODS, *KAI_KINDS)
     by_kind = {(kind.name, kind.api_version): kind for kind in kinds}
+    by_kind |= {(kind.name, ""): kind for kind in (KAI_PODS, BIND_REQUESTS)}
 
     def read(ref: PodRef) -> KaiObjects:
         found: dict[str, dict[tuple[str, str], Any]] = {kind.name: {} for kind in kinds}

@@ -28,11 +28,13 @@ from vgpu.kube.kai_kinds import (
     Unschedulable,
 )
 from vgpu.kube.quantities import rounded_up
+from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason
 from vgpucli.explain.kai_objects import KaiObjects
 from vgpucli.explain.kai_texts import KaiPart, binding_part, causes, gang_text
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainReason, WayStep
+from vgpucli.explain.sentences import MOST_NAMED
 from vgpucli.explain.step_values import failed, not_checked, not_reached, passed, waiting
 
 _FAILED: Final = "Failed"
@@ -107,7 +109,7 @@ def _quota(evidence: KnownPod, kai: KaiObjects) -> ExplainedStep:
     if own:
         step = failed(WayStep.QUOTA, own[0].cause.reason, *(part.text for part in own), *about)
         return structs.replace(step, detail=own[0].text, advice=own[0].cause.advice or None)
-    if kai.request is not None or parts:
+    if kai.request is not None or (parts and all(part.is_known for part in parts)):
         return passed(WayStep.QUOTA, "KAI Scheduler names no quota", *about)
     if kai.lacks(KAI_GROUPS):
         needs = f"the PodGroup of the pod: kubectl get podgroups.{_GROUP_KINDS}"
@@ -162,7 +164,9 @@ def _nodes(evidence: KnownPod, kai: KaiObjects) -> ExplainedStep:
         reason = first.cause.reason
         if reason is PlacementReason.MEMORY and not (kai.pod is not None and kai.pod.request):
             reason = PlacementReason.EXCLUSIVE  # the pod asks for whole GPUs
-        texts = (_part_text(part) for part in own)
+        texts = [_part_text(part) for part in own[:MOST_NAMED]]
+        if own[MOST_NAMED:]:
+            texts.append(f"and {count(len(own) - MOST_NAMED, 'reason')} more")
         step = failed(WayStep.NODES, reason, *texts, *gang)
         detail = "; ".join((_part_text(first), *gang))
         return structs.replace(step, detail=detail, advice=first.cause.advice or None)

@@ -43,6 +43,11 @@ class KaiPart(msgspec.Struct, frozen=True):
     cause: KaiCause
     nodes: int | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the text is one of the table."""
+        return self.cause.reason is not ExplainReason.UNKNOWN_REFUSAL
+
 
 _OVER_LIMIT: Final = KaiCause(
     WayStep.QUOTA,
@@ -74,6 +79,11 @@ _NO_ROOM: Final = KaiCause(
     WayStep.NODES,
     PlacementReason.MEMORY,
     "end other pods (vgpu inspect names the holders), request less, or add a GPU",
+)
+_NO_MIG: Final = KaiCause(
+    WayStep.NODES,
+    PlacementReason.MIG_SLOT,
+    "end other pods, request a smaller profile, or create MIG instances of this one",
 )
 _TOO_LARGE: Final = KaiCause(
     WayStep.NODES,
@@ -158,11 +168,8 @@ TEXTS: Final[tuple[tuple[re.Pattern[str], KaiCause], ...]] = tuple(
             "each gpu on the node has a gpu memory capacity of",
             "didn't have enough resources: GPU memory",
         ),
-        (
-            _NO_ROOM,
-            "didn't have enough resources?: GPUs",
-            "didn't have enough of mig profile",
-        ),
+        (_NO_ROOM, "didn't have enough resources?: GPUs"),
+        (_NO_MIG, "didn't have enough of mig profile"),
         # the checks of all nodes pass, and still no GPU can be allocated
         (_NO_ROOM, "^unable to schedule pod", "^no nodes with enough resources were found$"),
         (_CPU, "didn't have enough resources: CPU"),
@@ -192,9 +199,9 @@ TEXTS: Final[tuple[tuple[re.Pattern[str], KaiCause], ...]] = tuple(
 """The first pattern that a part has decides."""
 
 _GANG: Final = re.compile(
-    r"Resources were found for (?P<found>\d+) pods? .*?(?P<least>\d+) (?:pods |are )?(?:required )?"
-    r".*?gang scheduling\. Additional pods cannot be scheduled.*? due to: ",
-    re.DOTALL,
+    r"Resources were found for (?P<found>\d{1,9}) pods? .{0,300}?(?P<least>\d{1,9}) (?:pods |are )"
+    r".{0,40}?gang scheduling\. Additional pods cannot be scheduled.{0,40}? due to: ",
+    re.DOTALL | re.ASCII,
 )
 _PREFIX: Final = re.compile(
     r"^(?:Node-Pool '[^']*': )?"
@@ -206,7 +213,10 @@ _AMOUNTS: Final = re.compile(
     r"Limit is (?P<limit>\d+(?:\.\d+)?) .*requested (?P<asked>\d+(?:\.\d+)?) ", re.ASCII
 )
 _OF_NODE: Final = re.compile(r", node: <(?P<node>[^>]+)>")
-_COUNTED: Final = re.compile(r"(?P<nodes>\d+) (?P<text>\D.+)", re.DOTALL)
+_COUNTED: Final = re.compile(r"(?P<nodes>\d{1,9}) (?P<text>\D.+)", re.DOTALL | re.ASCII)
+
+_LONGEST: Final = 8192
+"""Maximum number of characters of a message that are read."""
 
 _RANK: Final[tuple[KaiCause, ...]] = (
     _NO_QUEUE,
@@ -214,6 +224,7 @@ _RANK: Final[tuple[KaiCause, ...]] = (
     _OVER_LIMIT,
     _OVER_QUOTA,
     _NO_ROOM,
+    _NO_MIG,
     _TOO_LARGE,
     _PODS,
     _CPU,
@@ -232,7 +243,7 @@ such as those without GPUs, lack."""
 
 def gang_text(message: str) -> str:
     """How many pods of a group fit, for people; "" if the message does not have it."""
-    found = _GANG.search(message)
+    found = _GANG.search(message[:_LONGEST])
     if found is None:
         return ""
     return f"{found['found']} pods of the group fit, {found['least']} have to run together"
@@ -240,7 +251,7 @@ def gang_text(message: str) -> str:
 
 def parts_of(message: str) -> Iterator[KaiPart]:
     """The parts of a message of KAI's scheduler or binder."""
-    rest = _GANG.sub("", message.strip())
+    rest = _GANG.sub("", message[:_LONGEST].strip())
     rest = _PREFIX.sub("", rest)
     whole = _cause(rest)
     if whole is not None and whole.step is not WayStep.NODES:
@@ -267,7 +278,7 @@ def _cause(text: str) -> KaiCause | None:
     return next((cause for pattern, cause in TEXTS if pattern.search(text)), None)
 
 
-_OF_GPUS: Final = (_NO_ROOM, _TOO_LARGE, _NO_SIZE)
+_OF_GPUS: Final = (_NO_ROOM, _NO_MIG, _TOO_LARGE, _NO_SIZE)
 """Causes that nodes without GPUs have for every pod."""
 
 
@@ -284,7 +295,7 @@ def causes(
     for each in reasons:
         cause = CODES.get(each.code)
         if cause is not None:
-            text = one_line(each.message).rstrip(". ") or each.code
+            text = one_line(each.message[:_LONGEST]).rstrip(". ") or each.code
             parts.setdefault(text, _known(text, cause))
             continue
         for part in parts_of(each.message):
@@ -320,6 +331,6 @@ def _by_node(parts: Iterable[KaiPart], without_gpus: Collection[str]) -> Iterato
 
 def binding_part(message: str) -> KaiPart:
     """What a message of the binder means."""
-    text = one_line(message)
+    text = one_line(message[:_LONGEST])
     cause = _cause(text)
     return KaiPart(text, cause if cause is not None and cause.step is WayStep.RESERVED else _BINDER)
