@@ -10,7 +10,9 @@ import yaml
 from click.testing import CliRunner
 
 from tests.cluster.reconciling import MANIFESTS, documents, with_rights
+from tests.support import kai_player
 from tests.support import sample_cluster as sample
+from tests.support.bed import objects
 from tests.support.environment import ROOT
 from tests.support.installed import ours
 from tests.support.nvml_fake import Device, FakeDriver
@@ -109,6 +111,26 @@ def test_an_account_without_a_policy_and_a_daemon_set_whose_pods_are_not_ready(a
     assert unlimited["about"] == "DaemonSet vgpu-system/vgpu-device-plugin"
     (required,) = of_reason(findings, "node_token_required")
     assert "authentication.kubernetes.io/node-name" in required["advice"]
+
+
+def test_pods_of_kai_that_name_their_queue_by_the_old_label_only(api, api_namespace):
+    (written,) = (
+        each
+        for each in kai_player.after("kai_is_installed")
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "pod-grouper")
+    )
+    spec = {**written["spec"], "replicas": 1}
+    meta = {"name": "pod-grouper", "namespace": api_namespace}
+    made = api.client.create({**written, "metadata": meta, "spec": spec, "status": {}})
+    old, new = {"runai/queue": "a"}, {"kai.scheduler/queue": "a"}
+    for name, labels in (("old", old), ("new", new), ("both", {**old, **new})):
+        api.client.create(objects.pod(name, api_namespace, labels=labels))
+    try:
+        (finding,) = of_reason(doctor(api.kubeconfig), "kai_queue_label_unread")
+    finally:
+        api.client.delete(made)
+    assert finding["about"] == "runai/queue"
+    assert finding["evidence"] == [f"1 pod without kai.scheduler/queue: {api_namespace}/old"]
 
 
 def test_clocks_of_nodes(api):
