@@ -11,7 +11,7 @@ from tests.reconciler.samples import node, pod
 from tests.support import kai_player
 from tests.support.bed import crds, objects
 from tests.support.environment import ROOT
-from vgpu.kube.kai_kinds import KAI_KINDS
+from vgpu.kube.kai_groups import KAI_KINDS
 from vgpucli.main import main
 
 OUTPUT = ("-o", "json", "--gpushare.memory-unit", "GiB")

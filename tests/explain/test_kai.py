@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import kai_player
-from vgpu.kube.kai_kinds import Unschedulable
+from vgpu.kube.kai_groups import Unschedulable
 from vgpucli.explain.kai_texts import TEXTS, binding_part, causes
 from vgpucli.main import main
 

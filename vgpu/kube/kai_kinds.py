@@ -1,13 +1,10 @@
-"""KAI Scheduler's BindRequests, PodGroups and Queues, of which `vgpu explain` reads a pod's; pure.
+"""KAI Scheduler's BindRequests; pure.
 
-Fields: ``pkg/apis/scheduling/v1alpha2/bindrequest_types.go``, ``v2alpha2/podgroup_types.go`` and
-``v2/queue_types.go`` of kai-scheduler/KAI-Scheduler (v0.17). The kinds are apart from
-:mod:`vgpu.kube.kinds`, since no other program reads them. Volcano has a PodGroup and a Queue, too:
-they differ by their API group.
+Fields: ``pkg/apis/scheduling/v1alpha2/bindrequest_types.go`` of kai-scheduler/KAI-Scheduler
+(v0.17). The kind is apart from :mod:`vgpu.kube.kinds`, since a cluster without KAI has none.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,25 +13,8 @@ from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.kinds import PODS
 from vgpu.kube.projection import seconds
 from vgpu.model.names import PodRef
-from vgpu.model.objects import TERMINAL_PHASES
 
 GROUP: Final = "scheduling.run.ai"
-
-QUEUE_LABELS: Final = ("kai.scheduler/queue", "runai/queue")
-"""Labels of pods with the name of their queue: the second one before v0.6."""
-
-REQUESTS: Final = (
-    "gpu-fraction",
-    "gpu-memory",
-    "gpu-fraction-num-devices",
-    "gpu-fraction-container-name",
-)
-"""Annotations by which a pod asks for a part of GPUs."""
-
-_GROUP_OF_POD: Final = "pod-group-name"
-
-UNLIMITED: Final = -1.0
-"""The number of a Queue's resource that has no quota or no limit; 0 and none are zero."""
 
 
 class BindRequest(msgspec.Struct, frozen=True):
@@ -70,68 +50,6 @@ class BindRequest(msgspec.Struct, frozen=True):
         return named and self.pod_uid in ("", ref.uid)
 
 
-class Unschedulable(msgspec.Struct, frozen=True):
-    """Why KAI's scheduler does not place a PodGroup: a code such as ``OverLimit``, and a text."""
-
-    code: str
-    message: str = ""
-
-
-class KaiGroup(msgspec.Struct, frozen=True):
-    """A PodGroup; ``least`` is the number of its pods that must run together, 0 if none must."""
-
-    namespace: str
-    name: str
-    queue: str = ""
-    least: int = 0
-    reasons: tuple[Unschedulable, ...] = ()
-
-
-class KaiQueue(msgspec.Struct, frozen=True):
-    """A Queue with its numbers of GPUs; ``allocated_gpus`` is text, as its status has it."""
-
-    name: str
-    parent: str = ""
-    quota_gpus: float = 0
-    limit_gpus: float = 0
-    allocated_gpus: str = ""
-
-
-class KaiPod(msgspec.Struct, frozen=True):
-    """What a pod has of KAI.
-
-    Attributes:
-        namespace, name, uid: its identity.
-        group: the name of its PodGroup; "" before the pod grouper has made one.
-        refusal: the binder's message on the condition ``PodBound``; "" if it has refused nothing.
-        is_called_bound: whether this condition is true. That is no proof of a binding: the second
-            failure of a BindRequest makes it true, too (``UpdateStatus`` in
-            ``pkg/binder/controllers/bindrequest_controller.go`` returns no error if the phase
-            stays).
-        queues: the labels that name its queue, old and new.
-        request: the annotations by which it asks for a part of GPUs.
-        has_ended: whether it has ended.
-    """
-
-    namespace: str
-    name: str
-    uid: str = ""
-    group: str = ""
-    refusal: str = ""
-    is_called_bound: bool = False
-    queues: Mapping[str, str] = {}
-    request: Mapping[str, str] = {}
-    has_ended: bool = False
-
-    def is_in(self, group: KaiGroup) -> bool:
-        """Whether it is a pod of the group that has not ended."""
-        own = (self.namespace, self.group) == (group.namespace, group.name)
-        return own and not self.has_ended
-
-
-# ---------------------------------------------------------------- fields
-
-
 class _OwnedMeta(wire.Meta, frozen=True, kw_only=True):
     creation_timestamp: wire.Time = None
     owner_references: list[wire.OwnerFields] | None = None
@@ -160,70 +78,6 @@ class _BindRequestFields(wire.ObjectFields, frozen=True):
     status: _BindRequestStatus = _BindRequestStatus()
 
 
-class _Explanation(wire.Wire, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class _SchedulingCondition(wire.Wire, frozen=True):
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    reasons: list[_Explanation] | None = None
-
-
-class _KaiGroupSpec(wire.Wire, frozen=True):
-    min_member: wire.Count | None = None
-    queue: str = ""
-
-
-class _KaiGroupStatus(wire.Wire, frozen=True):
-    scheduling_conditions: list[_SchedulingCondition] | None = None
-
-
-class _KaiGroupFields(wire.ObjectFields, frozen=True):
-    metadata: wire.Meta
-    spec: _KaiGroupSpec = _KaiGroupSpec()
-    status: _KaiGroupStatus = _KaiGroupStatus()
-
-
-class _QueueResource(wire.Wire, frozen=True):
-    quota: float = 0
-    limit: float = 0
-
-
-class _QueueResources(wire.Wire, frozen=True):
-    gpu: _QueueResource = _QueueResource()
-
-
-class _KaiQueueSpec(wire.Wire, frozen=True):
-    parent_queue: str = ""
-    resources: _QueueResources | None = None
-
-
-class _KaiQueueStatus(wire.Wire, frozen=True):
-    allocated: wire.Quantities = None
-
-
-class _KaiQueueFields(wire.ObjectFields, frozen=True):
-    metadata: wire.Meta
-    spec: _KaiQueueSpec = _KaiQueueSpec()
-    status: _KaiQueueStatus = _KaiQueueStatus()
-
-
-class _KaiPodStatus(wire.Wire, frozen=True):
-    phase: str = ""
-    conditions: list[wire.Condition] | None = None
-
-
-class _KaiPodFields(wire.ObjectFields, frozen=True):
-    metadata: wire.Meta
-    status: _KaiPodStatus = _KaiPodStatus()
-
-
-# ---------------------------------------------------------------- values
-
-
 def _bind_request(fields: _BindRequestFields, _: str) -> BindRequest:
     meta, spec, status = fields.metadata, fields.spec, fields.status
     owners = (each.uid for each in meta.owner_references or () if each.kind == PODS.name)
@@ -243,47 +97,6 @@ def _bind_request(fields: _BindRequestFields, _: str) -> BindRequest:
     )
 
 
-def _group(fields: _KaiGroupFields, _: str) -> KaiGroup:
-    spec = fields.spec
-    return KaiGroup(
-        fields.metadata.namespace,
-        fields.metadata.name,
-        spec.queue,
-        spec.min_member or 0,
-        tuple(
-            Unschedulable(each.reason, each.message)
-            for condition in fields.status.scheduling_conditions or ()
-            if condition.status == "True"
-            for each in condition.reasons or (_Explanation(condition.reason, condition.message),)
-        ),
-    )
-
-
-def _queue(fields: _KaiQueueFields, _: str) -> KaiQueue:
-    spec = fields.spec
-    gpu = (spec.resources or _QueueResources()).gpu
-    allocated = (fields.status.allocated or {}).get("nvidia.com/gpu", "")
-    return KaiQueue(fields.metadata.name, spec.parent_queue, gpu.quota, gpu.limit, str(allocated))
-
-
-def _pod(fields: _KaiPodFields, _: str) -> KaiPod:
-    meta = fields.metadata
-    labels, annotations = meta.labels or {}, meta.annotations or {}
-    own = [each for each in fields.status.conditions or () if each.type == "PodBound"]
-    refusals = (each.message or each.reason for each in own if each.status == "False")
-    return KaiPod(
-        meta.namespace,
-        meta.name,
-        meta.uid,
-        annotations.get(_GROUP_OF_POD, ""),
-        next(refusals, ""),
-        any(each.status == "True" for each in own),
-        {key: labels[key] for key in QUEUE_LABELS if key in labels},
-        {key: annotations[key] for key in REQUESTS if key in annotations},
-        fields.status.phase in TERMINAL_PHASES,
-    )
-
-
 BIND_REQUESTS: Final = ApiKind(
     "BindRequest",
     f"{GROUP}/v1alpha2",
@@ -292,25 +105,3 @@ BIND_REQUESTS: Final = ApiKind(
     _bind_request,
     optional=True,
 )
-KAI_GROUPS: Final = ApiKind(
-    "PodGroup",
-    f"{GROUP}/v2alpha2",
-    "podgroups",
-    Decoders.of(_KaiGroupFields),
-    _group,
-    optional=True,
-)
-KAI_QUEUES: Final = ApiKind(
-    "Queue",
-    f"{GROUP}/v2",
-    "queues",
-    Decoders.of(_KaiQueueFields),
-    _queue,
-    namespaced=False,
-    optional=True,
-)
-KAI_PODS: Final = PODS.read_as(Decoders.of(_KaiPodFields), _pod)
-"""All pods, of which KAI's own condition is kept."""
-
-KAI_KINDS: Final[tuple[ApiKind[Any], ...]] = (BIND_REQUESTS, KAI_GROUPS, KAI_QUEUES)
-"""The kinds that only a cluster with KAI has."""

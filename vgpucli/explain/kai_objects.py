@@ -6,7 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.kai_kinds import BindRequest, KaiGroup, KaiPod, KaiQueue
+from vgpu.kube.kai_groups import KaiGroup, KaiPod, KaiQueue
+from vgpu.kube.kai_kinds import BindRequest
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.schemes.other_schedulers import OtherScheduler, other_scheduler

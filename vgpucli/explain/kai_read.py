@@ -8,17 +8,16 @@ from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import items_of
-from vgpu.kube.kai_kinds import (
-    BIND_REQUESTS,
+from vgpu.kube.kai_groups import (
     KAI_GROUPS,
     KAI_KINDS,
     KAI_PODS,
     KAI_QUEUES,
-    BindRequest,
     KaiGroup,
     KaiPod,
     KaiQueue,
 )
+from vgpu.kube.kai_kinds import BIND_REQUESTS, BindRequest
 from vgpu.model.names import PodRef
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump

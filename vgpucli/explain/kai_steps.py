@@ -19,14 +19,8 @@ from msgspec import structs
 
 from vgpu.inventory import WaitingReason
 from vgpu.kube.errors import one_line
-from vgpu.kube.kai_kinds import (
-    BIND_REQUESTS,
-    KAI_GROUPS,
-    KAI_PODS,
-    UNLIMITED,
-    KaiPod,
-    Unschedulable,
-)
+from vgpu.kube.kai_groups import KAI_GROUPS, KAI_PODS, UNLIMITED, KaiPod, Unschedulable
+from vgpu.kube.kai_kinds import BIND_REQUESTS
 from vgpu.kube.quantities import rounded_up
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason

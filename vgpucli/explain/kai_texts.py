@@ -20,7 +20,7 @@ import msgspec
 
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.errors import one_line
-from vgpu.kube.kai_kinds import Unschedulable
+from vgpu.kube.kai_groups import Unschedulable
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.queue_answer import QueueReason

@@ -19,7 +19,7 @@ from vgpu.kube.documents import Keep
 from vgpu.kube.dump import items_of
 from vgpu.kube.installation import AdmissionWebhook
 from vgpu.kube.installation_kinds import MUTATING_WEBHOOKS
-from vgpu.kube.kai_kinds import KAI_KINDS
+from vgpu.kube.kai_groups import KAI_KINDS
 from vgpu.kube.kinds import NODES, POD_LABELS, PODS
 from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
 from vgpu.model.objects import Node, Pod
