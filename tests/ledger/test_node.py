@@ -10,7 +10,7 @@ from tests.ledger.ledger_values import GPUS, NODE, A, B, kinds, pod, ref, where
 from tests.support.fleet_node import fleet_node
 from vgpu.ledger import ConflictKind, Statement, merge
 from vgpu.ledger.node import NodeSamples, StatementCache, node_evidence, read_samples
-from vgpu.ledger.statements import DRA_SOURCES
+from vgpu.ledger.statements import UNCOMMON
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import (
     ContainerName,
@@ -117,8 +117,8 @@ def test_all_four_systems_are_read_alike_and_agree(samples):
     assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - without_resource_claims
     assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
     assert set(kinds(ledger)) == WHAT_IS_WRONG
-    unused = {Source.OWN_CHECKPOINT, Source.RESERVATION_POD}
-    assert ledger.read == set(Source) - unused - DRA_SOURCES
+    unused = {Source.OWN_CHECKPOINT, *UNCOMMON}
+    assert ledger.read == set(Source) - unused
     assert ledger.unplaced == ledger.waiting == ledger.unproven == ledger.malformed == ()
 
 

@@ -8,6 +8,7 @@ import msgspec
 from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.closed_nodes import ClosedNode
+from vgpu.kube.kai_kinds import BindRequest
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import DeviceEntry, Holding, Ledger
 from vgpu.ledger.entries import HoldingSum
@@ -33,8 +34,8 @@ class Objects(msgspec.Struct, frozen=True):
 
     ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
     ``malformed`` are the unreadable objects, ``resource_claims`` those of dynamic resource
-    allocation. ``lists_all`` is whether no pod of any namespace is missing, which a dump does not
-    show.
+    allocation, ``bind_requests`` those of KAI Scheduler. ``lists_all`` is whether no pod of any
+    namespace is missing, which a dump does not show.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -44,6 +45,7 @@ class Objects(msgspec.Struct, frozen=True):
     malformed: tuple[MalformedObject, ...] = ()
     resource_claims: ClusterResourceClaims = ClusterResourceClaims()
     lists_all: bool = False
+    bind_requests: tuple[BindRequest, ...] = ()
 
 
 class Units(msgspec.Struct, frozen=True):

@@ -6,9 +6,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from vgpu.kube.kai_kinds import BindRequest
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
-from vgpu.ledger.from_kai import group_evidence
+from vgpu.ledger.from_kai import group_evidence, promised, promised_groups, promises
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
@@ -28,6 +29,9 @@ from vgpu.schemes.nvidia.resources import PREFIX
 from vgpu.schemes.registry import registry
 
 _Read = tuple[Pod, Reading]
+
+NO_PROMISES: Final[Mapping[str, BindRequest]] = {}
+"""The BindRequests of a cluster without KAI Scheduler."""
 
 
 class ClusterLedgers(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ def cluster(
     resource_claims: ClusterResourceClaims | None = None,
     *,
     lists_all: bool = False,
+    bind_requests: Iterable[BindRequest] = (),
 ) -> ClusterLedgers:
     """The ledger of every node.
 
@@ -59,7 +64,7 @@ def cluster(
     (:func:`vgpu.schemes.kubeshare.sharepod.join`); ``unhealthy`` is the text of gpushare's
     ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node with HAMi's annotations. On other
     nodes it is NVIDIA's own, and no container waits for it here. ``lists_all`` is whether these are
-    certainly the pods of all namespaces.
+    certainly the pods of all namespaces. ``bind_requests`` are KAI Scheduler's.
     """
     all_codecs = tuple(codecs)
     by_node: dict[str, list[_Read]] = {}
@@ -70,11 +75,14 @@ def cluster(
     resource_claims_of_nodes = node_resource_claims(
         resource_claims or ClusterResourceClaims(), all_pods
     )
+    promised_to = promises(all_pods, bind_requests)
     for pod in all_pods:
         if not holds_devices(pod) and not registry().is_reservation(pod):
             continue
         reading = read_pod(pod, all_codecs, advertised.get(pod.node))
         node_name = home(pod, reading)
+        if bind_request := promised_to.get(pod.ref.uid):
+            node_name = bind_request.node
         if node_name:
             by_node.setdefault(node_name, []).append((pod, reading))
         else:
@@ -89,6 +97,7 @@ def cluster(
             unhealthy_gpus.get(node.name, ""),
             resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
             lists_reservations=lists_reservations,
+            promised_to=promised_to,
         )
         for node in all_nodes
     }
@@ -101,6 +110,7 @@ def cluster(
             "",
             own_resource_claims,
             lists_reservations=lists_reservations,
+            promised_to=promised_to,
         )
     return ClusterLedgers(
         ledgers,
@@ -147,6 +157,7 @@ def _ledger(
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
     *,
     lists_reservations: bool = False,
+    promised_to: Mapping[str, BindRequest] = NO_PROMISES,
 ) -> Ledger:
     registrations, unreadable = registered(node, codecs)
     pods = _sized(node, pods, registrations, codecs)
@@ -169,7 +180,18 @@ def _ledger(
             resources.update(codec.resources)
             devices += gpus
     is_complete = not unreadable and bool(devices)
-    groups = group_evidence((pod for pod, _ in pods), node, lists_all=lists_reservations)
+    here = [pod for pod, _ in pods if pod.ref.uid in promised_to]
+    groups = group_evidence(
+        (pod for pod, _ in pods),
+        node,
+        lists_all=lists_reservations,
+        promised_to={
+            group for pod in here for group in promised_groups(pod, promised_to[pod.ref.uid])
+        },
+    )
+    statements += (
+        promised(pod, promised_to[pod.ref.uid], (each for each, _ in pods), node) for pod in here
+    )
     if groups.is_used:
         statements += groups.statements
         known = {name for device in devices for name in device.names}
@@ -194,6 +216,7 @@ def _ledger(
                     Source.ANNOTATIONS,
                     *(one.source for one in resource_claims.statements),
                     *((Source.RESERVATION_POD,) if groups.is_used else ()),
+                    *((Source.BIND_REQUEST,) if here else ()),
                 }
             ),
             group_problems=groups.problems,

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from vgpu.kube.kai_kinds import BindRequest
 from vgpu.ledger.conflict_kinds import ConflictKind
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import KUBELET, GroupProblem, Statement
@@ -39,6 +40,9 @@ from vgpu.schemes.kai.request import (
 )
 
 _MODEL_LABEL: Final = "nvidia.com/gpu.product"
+
+FAILED: Final = "Failed"
+"""The phase of a BindRequest that the binder has abandoned."""
 
 _MOST_NAMED: Final = 3
 """Maximum number of pods that a conflict names."""
@@ -77,13 +81,14 @@ def group_evidence(
     granted: Mapping[str, frozenset[str]] | None = None,
     *,
     lists_all: bool,
+    promised_to: AbstractSet[str] = frozenset(),
 ) -> GroupEvidence:
     """The evidence of a node's pods, which are :func:`~vgpu.schemes.kai.groups.resolved`.
 
     ``sizes`` are the MiB of the node's GPUs by UUID, where the driver was asked; the label of the
     ``node`` comes first, as it does for KAI. ``granted`` are the devices that the kubelet has
     allocated, by the UID of the reservation pod. ``lists_all`` is whether no reservation pod of
-    the node is missing among the pods.
+    the node is missing among the pods, and ``promised_to`` are groups that pods will have.
     """
     groups = gpu_groups(pods)
     if not (groups.reservations or groups.tenants):
@@ -106,7 +111,7 @@ def group_evidence(
         tuple(_devices(groups, node, label)),
         (
             *_of_groups(groups, lists_all=lists_all),
-            *_of_reservations(groups, granted),
+            *_of_reservations(groups, granted, promised_to),
             *_of_gpus(groups),
             *_of_tenants(living, label),
         ),
@@ -133,6 +138,60 @@ def _statement(
         since=pod.scheduled_at,
         where=f"label {GPU_GROUP} of {ref.namespace}/{ref.name}",
     )
+
+
+def promised(
+    pod: Pod, bind_request: BindRequest, pods: Iterable[Pod], node: Node | None
+) -> Statement:
+    """The share that KAI's scheduler has promised to a pod that is not bound yet.
+
+    A group that no other pod has is on a GPU that nobody knows yet, since the binder makes its
+    reservation pod later. ``pods`` are those of the ``node``.
+    """
+    groups, label = gpu_groups(pods), label_mib(node)
+    mib = asked(pod).room_mib(label)
+    return Statement(
+        source=Source.BIND_REQUEST,
+        pod=PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name),
+        container=fraction_container(pod),
+        shares=tuple(
+            Share(groups.gpu(bind_request.node, group), None if mib is None else mib * MIB)
+            for group in promised_groups(pod, bind_request)
+        ),
+        scheme=KAI,
+        phase=Phase.ASSUMED,
+        since=bind_request.created_at,
+        node=bind_request.node,
+        where=f"BindRequest {bind_request.namespace}/{bind_request.name}",
+    )
+
+
+def promised_groups(pod: Pod, bind_request: BindRequest) -> tuple[str, ...]:
+    """The groups of a pod that is being bound: those of its labels, which the binder writes.
+
+    A BindRequest that was replaced meanwhile may name other groups than the binder has used.
+    """
+    return groups_of(pod) or bind_request.groups
+
+
+def promises(pods: Iterable[Pod], bind_requests: Iterable[BindRequest]) -> dict[str, BindRequest]:
+    """The BindRequests of shares of pods that are not bound, by the UID of the pod.
+
+    One that has failed is deleted by the scheduler of KAI, which then decides again.
+    """
+    by_pod = {
+        (each.namespace, each.pod or each.name): each
+        for each in bind_requests
+        if each.groups and each.node and each.phase != FAILED
+    }
+    found = {}
+    for pod in pods if by_pod else ():
+        bind_request = by_pod.get((pod.ref.namespace, pod.ref.name))
+        if pod.node or bind_request is None or not bind_request.is_of(pod.ref):
+            continue
+        if holds_devices(pod):
+            found[pod.ref.uid] = bind_request
+    return found
 
 
 def _devices(groups: GpuGroups, node: Node | None, label: int | None) -> Iterator[Device]:
@@ -293,7 +352,9 @@ def _of_groups(groups: GpuGroups, *, lists_all: bool) -> Iterator[GroupProblem]:
 
 
 def _of_reservations(
-    groups: GpuGroups, granted: Mapping[str, frozenset[str]] | None
+    groups: GpuGroups,
+    granted: Mapping[str, frozenset[str]] | None,
+    promised_to: AbstractSet[str],
 ) -> Iterator[GroupProblem]:
     """Reservation pods that have ended, that nobody uses, or that the kubelet gave another GPU."""
     for place, pods in sorted(groups.reservations.items()):
@@ -311,7 +372,7 @@ def _of_reservations(
                     device=gpu,
                     detail=f"{of_group} is {pod.phase}{reason}{sent}",
                 )
-            elif gpu and not tenants:
+            elif gpu and not tenants and group not in promised_to:
                 yield GroupProblem(
                     ConflictKind.RESERVATION_UNUSED,
                     _ref(pod),

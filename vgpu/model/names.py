@@ -76,6 +76,7 @@ class Source(StrEnum):
     OWN_CHECKPOINT = "own-checkpoint"
     RESOURCE_CLAIM = "resource-claim"
     RESERVATION_POD = "reservation-pod"
+    BIND_REQUEST = "bind-request"
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -27,6 +27,7 @@ POD_STEPS: Final[Mapping[Rule, WayStep]] = {
     Rule.UNOWNED_PROCESS: WayStep.USE,
     Rule.OVER_LIMIT: WayStep.USE,
     Rule.KUBESHARE: WayStep.RESERVED,
+    Rule.KAI: WayStep.RESERVED,
     Rule.STUCK_TERMINATING: WayStep.USE,
     Rule.HELD_FOR_NOTHING: WayStep.STARTED,
     Rule.IDLE_HOLDER: WayStep.USE,

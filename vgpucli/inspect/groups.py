@@ -266,7 +266,11 @@ def groups_of(
     scope = _Scope(tuple(namespaces))
     schemes = detect_schemes(read.objects, units)
     ledgers = cluster_ledgers(
-        read.objects.nodes, schemes.pods, schemes.codecs, read.objects.unhealthy
+        read.objects.nodes,
+        schemes.pods,
+        schemes.codecs,
+        read.objects.unhealthy,
+        bind_requests=read.objects.bind_requests,
     )
     accounts = pod_accounts(read.objects.nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
     chosen = [account for account in accounts if scope.has(account.pod, read.selected)]

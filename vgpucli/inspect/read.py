@@ -27,6 +27,7 @@ from vgpu.kube.dump import (
     marks_in_dump,
     nothing_in_it,
 )
+from vgpu.kube.kai_kinds import BIND_REQUESTS, BindRequest
 from vgpu.kube.kinds import (
     BUDGETS,
     NAMESPACE_MARKS,
@@ -59,6 +60,7 @@ from vgpu.program.resource_names import settle_by_cluster, settle_by_dumps, unkn
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.quota.volcano_tree import VolcanoObjects
+from vgpu.schemes.other_schedulers import fraction_requests
 from vgpu.schemes.registry import registry
 from vgpucli.queue_objects import KUEUE_CONFIG, kueue_in_dumps
 from vgpucli.volcano_objects import volcano_in_dumps
@@ -173,7 +175,7 @@ def _from_files(
                 keep=Keep.RESOURCE_CLAIMS,
                 scheduling=scheduling,
                 node_labels=queues,
-                also=(*KUEUE_KINDS, *VOLCANO_KINDS) if queues else (),
+                also=(BIND_REQUESTS, *((*KUEUE_KINDS, *VOLCANO_KINDS) if queues else ())),
                 config_maps=(KUEUE_CONFIG,) if queues else (),
             )
         except SourceError as error:
@@ -216,6 +218,7 @@ def _from_files(
         unhealthy,
         tuple(malformed.values()),
         resource_claims,
+        bind_requests=tuple(each for dump in dumps for each in dump.also[BIND_REQUESTS.name]),
     )
     chosen = None
     if selects is not None:
@@ -329,6 +332,7 @@ def from_cluster(
         tuple(malformed),
         resource_claims,
         lists_all=True,
+        bind_requests=_bind_requests(cluster, sharing, notes, malformed),
     )
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(
@@ -404,6 +408,18 @@ def _listed(
         tuple(object_ for page in pages for object_ in page.objects),
         tuple(broken for page in pages for broken in page.malformed),
     )
+
+
+def _bind_requests(
+    cluster: "ApiClient", pods: Iterable[Pod], notes: list[str], malformed: list[MalformedObject]
+) -> tuple[BindRequest, ...]:
+    """KAI Scheduler's BindRequests, if a pod of KAI is not bound yet."""
+    if not any(not pod.node and fraction_requests(pod) for pod in pods):
+        return ()
+    pages, note = if_allowed(lambda: cluster.optional_pages(BIND_REQUESTS), "BindRequests")
+    notes += note
+    malformed += (broken for page in pages or () for broken in page.malformed)
+    return tuple(each for page in pages or () for each in page.objects)
 
 
 UNREAD_CLAIMS: Final = "ResourceClaims could not be read"
