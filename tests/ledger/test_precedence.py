@@ -34,6 +34,7 @@ def test_the_order_of_trust_is_the_one_that_is_documented():
         Source.OWN_CHECKPOINT,
         Source.RESOURCE_CLAIM,
         Source.RESERVATION_POD,
+        Source.CONFIG_MAP,
         Source.BIND_REQUEST,
         Source.SHIM,
         Source.LIMIT_FILE,

@@ -25,6 +25,7 @@ from vgpu.placement.cluster_views import ViewedNode
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import StandingPod
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.kai.config_map import ConfigMaps
 from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.registry import UnitBytes, registry
 
@@ -34,8 +35,8 @@ class Objects(msgspec.Struct, frozen=True):
 
     ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
     ``malformed`` are the unreadable objects, ``resource_claims`` those of dynamic resource
-    allocation, ``bind_requests`` those of KAI Scheduler. ``lists_all`` is whether no pod of any
-    namespace is missing, which a dump does not show.
+    allocation, ``bind_requests`` and ``config_maps`` those of KAI Scheduler. ``lists_all`` is
+    whether no pod of any namespace is missing, which a dump does not show.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -46,6 +47,7 @@ class Objects(msgspec.Struct, frozen=True):
     resource_claims: ClusterResourceClaims = ClusterResourceClaims()
     lists_all: bool = False
     bind_requests: tuple[BindRequest, ...] = ()
+    config_maps: ConfigMaps = {}
 
 
 class Units(msgspec.Struct, frozen=True):

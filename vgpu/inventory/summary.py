@@ -28,9 +28,8 @@ from vgpu.kube.closed_nodes import with_all_allocatable
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import ClusterLedgers, cluster
-from vgpu.ledger.from_kai import promises
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.ledger.liveness import pods_by_node_uid
+from vgpu.ledger.liveness import node_uid, pods_by_node_uid
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
@@ -94,6 +93,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         objects.resource_claims,
         lists_all=objects.lists_all,
         bind_requests=objects.bind_requests,
+        config_maps=objects.config_maps,
     )
     placing = scheduler_schemes(schemes.unit_bytes)
     placements = cluster_views(
@@ -123,7 +123,12 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
     probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing)
     capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
-    promised = promises(objects.pods, objects.bind_requests)
+    held = {
+        holding.pod.uid
+        for ledger in ledgers.ledgers.values()
+        for holding in ledger.holdings
+        if holding.scheme is KAI
+    }
     reservations = filter(registry().is_reservation, objects.pods)
     return Inventory(
         views,
@@ -132,7 +137,7 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         tuple(notes),
         pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
         nvidia_devices(objects.nodes, (*nvidia, *reservations)),
-        other_pods(pod for pod in objects.pods if pod.ref.uid not in promised),
+        other_pods(pod for pod in objects.pods if node_uid(pod) not in held),
         probes,
     )
 

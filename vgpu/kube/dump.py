@@ -37,6 +37,7 @@ from vgpu.kube.scheduling_objects import (
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+from vgpu.schemes.kai.config_map import is_shared_gpu
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
     VOLCANO_CONFIG,
@@ -91,6 +92,7 @@ class Dump(msgspec.Struct, frozen=True):
         scheduling: what kube-scheduler reads of all nodes and pods, if that was asked for.
         also: the objects of the further kinds that were asked for, by kind.
         config_maps: the data of the further ConfigMaps that were asked for, by namespace and name.
+        shared_gpu: likewise of those by which KAI Scheduler passes GPUs to containers.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -109,6 +111,7 @@ class Dump(msgspec.Struct, frozen=True):
     scheduling: SchedulingObjects = SchedulingObjects()
     also: Mapping[str, tuple[Any, ...]] = {}
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = {}
+    shared_gpu: Mapping[tuple[str, str], Mapping[str, str]] = {}
 
     @property
     def is_foreign(self) -> bool:
@@ -402,6 +405,7 @@ def decode_dump(
     lists |= {kind.name: (kind, further[kind.name]) for kind in also}
     versions = {**_VERSIONS, **{kind.name: (kind.api_version, *kind.older) for kind in also}}
     named: dict[tuple[str, str], Mapping[str, str]] = {}
+    shared_gpu: dict[tuple[str, str], Mapping[str, str]] = {}
     scheduling_nodes: list[SchedulingNode] = []
     placed: list[PlacedPod] = []
     if scheduling or node_labels:
@@ -426,6 +430,8 @@ def decode_dump(
                 unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
             elif kind == CONFIG_MAPS.name and _is_gpu_quota(about):
                 ((gpu_quota, _),) = CONFIG_MAPS.kept(item, object_name, keep)
+            elif kind == CONFIG_MAPS.name and is_shared_gpu(about.metadata.name):
+                ((shared_gpu[_name_of(about)], _),) = CONFIG_MAPS.kept(item, object_name, keep)
             elif kind == CONFIG_MAPS.name and _name_of(about) in config_maps:
                 ((named[_name_of(about)], _),) = CONFIG_MAPS.kept(item, object_name, keep)
             else:
@@ -450,6 +456,7 @@ def decode_dump(
         SchedulingObjects(tuple(scheduling_nodes), tuple(placed)),
         {kind: tuple(objects) for kind, objects in further.items()},
         named,
+        shared_gpu,
     )
 
 

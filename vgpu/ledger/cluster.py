@@ -9,7 +9,14 @@ from msgspec import structs
 from vgpu.kube.kai_kinds import BindRequest
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
-from vgpu.ledger.from_kai import group_evidence, promised, promised_groups, promises
+from vgpu.ledger.from_kai import (
+    configured,
+    group_evidence,
+    promised,
+    promised_groups,
+    promises,
+    shared_device,
+)
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
@@ -24,6 +31,7 @@ from vgpu.model.names import Source
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import OTHER_AMOUNT
+from vgpu.schemes.kai.config_map import ConfigMaps
 from vgpu.schemes.kubeshare.node import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
 from vgpu.schemes.registry import registry
@@ -32,6 +40,9 @@ _Read = tuple[Pod, Reading]
 
 NO_PROMISES: Final[Mapping[str, BindRequest]] = {}
 """The BindRequests of a cluster without KAI Scheduler."""
+
+NO_CONFIG_MAPS: Final[ConfigMaps] = {}
+"""Its ConfigMaps."""
 
 
 class ClusterLedgers(msgspec.Struct, frozen=True):
@@ -57,6 +68,7 @@ def cluster(
     *,
     lists_all: bool = False,
     bind_requests: Iterable[BindRequest] = (),
+    config_maps: ConfigMaps = NO_CONFIG_MAPS,
 ) -> ClusterLedgers:
     """The ledger of every node.
 
@@ -64,7 +76,8 @@ def cluster(
     (:func:`vgpu.schemes.kubeshare.sharepod.join`); ``unhealthy`` is the text of gpushare's
     ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node with HAMi's annotations. On other
     nodes it is NVIDIA's own, and no container waits for it here. ``lists_all`` is whether these are
-    certainly the pods of all namespaces. ``bind_requests`` are KAI Scheduler's.
+    certainly the pods of all namespaces. ``bind_requests`` and ``config_maps`` are those
+    of KAI Scheduler.
     """
     all_codecs = tuple(codecs)
     by_node: dict[str, list[_Read]] = {}
@@ -98,6 +111,7 @@ def cluster(
             resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
             lists_reservations=lists_reservations,
             promised_to=promised_to,
+            config_maps=config_maps,
         )
         for node in all_nodes
     }
@@ -111,6 +125,7 @@ def cluster(
             own_resource_claims,
             lists_reservations=lists_reservations,
             promised_to=promised_to,
+            config_maps=config_maps,
         )
     return ClusterLedgers(
         ledgers,
@@ -158,6 +173,7 @@ def _ledger(
     *,
     lists_reservations: bool = False,
     promised_to: Mapping[str, BindRequest] = NO_PROMISES,
+    config_maps: ConfigMaps = NO_CONFIG_MAPS,
 ) -> Ledger:
     registrations, unreadable = registered(node, codecs)
     pods = _sized(node, pods, registrations, codecs)
@@ -192,10 +208,14 @@ def _ledger(
     statements += (
         promised(pod, promised_to[pod.ref.uid], (each for each, _ in pods), node) for pod in here
     )
+    by_config = tuple(configured((pod for pod, _ in pods), config_maps, node))
     if groups.is_used:
-        statements += groups.statements
+        statements += (*groups.statements, *by_config)
         known = {name for device in devices for name in device.names}
-        devices += (device for device in groups.devices if device.uuid not in known)
+        named = {share.device for each in by_config for share in each.shares}
+        shared = {device.uuid: device for device in groups.devices}
+        shared |= {uuid: shared_device(uuid, node) for uuid in sorted(named - shared.keys())}
+        devices += (device for uuid, device in shared.items() if uuid not in known)
     return merge(
         Evidence(
             node=node.name,
@@ -217,6 +237,7 @@ def _ledger(
                     *(one.source for one in resource_claims.statements),
                     *((Source.RESERVATION_POD,) if groups.is_used else ()),
                     *((Source.BIND_REQUEST,) if here else ()),
+                    *((Source.CONFIG_MAP,) if by_config else ()),
                 }
             ),
             group_problems=groups.problems,

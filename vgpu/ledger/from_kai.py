@@ -21,6 +21,7 @@ from vgpu.model.facts import Grant
 from vgpu.model.names import Phase, PodRef, Source
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.model.units import MIB, count
+from vgpu.schemes.kai.config_map import ConfigMaps, config_map_names, visible_gpus
 from vgpu.schemes.kai.groups import (
     GpuGroups,
     gpu_groups,
@@ -108,7 +109,7 @@ def group_evidence(
                 limits[node_uid(pod)] = limit * MIB, room * MIB
     return GroupEvidence(
         tuple(statements),
-        tuple(_devices(groups, node, label)),
+        tuple(_devices(groups, node)),
         (
             *_of_groups(groups, lists_all=lists_all),
             *_of_reservations(groups, granted, promised_to),
@@ -166,6 +167,27 @@ def promised(
     )
 
 
+def configured(
+    pods: Iterable[Pod], config_maps: ConfigMaps, node: Node | None
+) -> Iterator[Statement]:
+    """The shares of bound tenants by the ConfigMaps that pass the GPUs to their containers."""
+    mib = label_mib(node)
+    for pod in pods if config_maps else ():
+        gpus = visible_gpus(pod, config_maps) if groups_of(pod) and pod.node else ()
+        if gpus and holds_devices(pod) and not is_reservation(pod):
+            room = asked(pod).room_mib(mib)
+            yield Statement(
+                source=Source.CONFIG_MAP,
+                pod=PodRef(node_uid(pod), pod.ref.namespace, pod.ref.name),
+                container=fraction_container(pod),
+                shares=tuple(Share(each, None if room is None else room * MIB) for each in gpus),
+                scheme=KAI,
+                phase=Phase.ASSIGNED,
+                since=pod.scheduled_at,
+                where=f"ConfigMap {pod.ref.namespace}/{config_map_names(pod)[0]}",
+            )
+
+
 def promised_groups(pod: Pod, bind_request: BindRequest) -> tuple[str, ...]:
     """The groups of a pod that is being bound: those of its labels, which the binder writes.
 
@@ -194,12 +216,16 @@ def promises(pods: Iterable[Pod], bind_requests: Iterable[BindRequest]) -> dict[
     return found
 
 
-def _devices(groups: GpuGroups, node: Node | None, label: int | None) -> Iterator[Device]:
-    model = node.labels.get(_MODEL_LABEL, "") if node is not None else ""
+def _devices(groups: GpuGroups, node: Node | None) -> Iterator[Device]:
     uuids = {reserved_gpu(pod) for pods in groups.reservations.values() for pod in pods}
-    for uuid in sorted(uuids - {""}):
-        room = capacity_mib(label) * MIB if label else None
-        yield Device(uuid, memory_bytes=room, model=model)
+    return (shared_device(uuid, node) for uuid in sorted(uuids - {""}))
+
+
+def shared_device(uuid: str, node: Node | None) -> Device:
+    """A GPU of the node that KAI shares, with the memory that it shares."""
+    label = label_mib(node)
+    model = node.labels.get(_MODEL_LABEL, "") if node is not None else ""
+    return Device(uuid, memory_bytes=capacity_mib(label) * MIB if label else None, model=model)
 
 
 def _name_of(pod: Pod) -> tuple[str, str, str]:

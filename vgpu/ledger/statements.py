@@ -26,6 +26,7 @@ PRECEDENCE = (
     Source.OWN_CHECKPOINT,
     Source.RESOURCE_CLAIM,
     Source.RESERVATION_POD,
+    Source.CONFIG_MAP,
     Source.BIND_REQUEST,
     Source.SHIM,
     Source.LIMIT_FILE,
@@ -42,7 +43,10 @@ RANK: Mapping[Source, int] = {source: rank for rank, source in enumerate(PRECEDE
 DRA_SOURCES = frozenset({Source.DRA_STATE, Source.RESOURCE_CLAIM})
 """Sources of ResourceClaims alone."""
 
-UNCOMMON = DRA_SOURCES | {Source.RESERVATION_POD, Source.BIND_REQUEST}
+GROUP_SOURCES = frozenset({Source.RESERVATION_POD, Source.CONFIG_MAP, Source.BIND_REQUEST})
+"""Sources of KAI Scheduler alone."""
+
+UNCOMMON = DRA_SOURCES | GROUP_SOURCES
 """Sources that a node without their system has not even the names of in metrics."""
 
 LIMITS = frozenset({Source.SHIM, Source.LIMIT_FILE})

@@ -77,6 +77,7 @@ class Source(StrEnum):
     RESOURCE_CLAIM = "resource-claim"
     RESERVATION_POD = "reservation-pod"
     BIND_REQUEST = "bind-request"
+    CONFIG_MAP = "config-map"
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):

@@ -271,6 +271,7 @@ def groups_of(
         schemes.codecs,
         read.objects.unhealthy,
         bind_requests=read.objects.bind_requests,
+        config_maps=read.objects.config_maps,
     )
     accounts = pod_accounts(read.objects.nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
     chosen = [account for account in accounts if scope.has(account.pod, read.selected)]

@@ -219,6 +219,7 @@ def _from_files(
         tuple(malformed.values()),
         resource_claims,
         bind_requests=tuple(each for dump in dumps for each in dump.also[BIND_REQUESTS.name]),
+        config_maps={name: data for dump in dumps for name, data in dump.shared_gpu.items()},
     )
     chosen = None
     if selects is not None:
