@@ -189,7 +189,7 @@ class Answers:
 def snapshot(objects: FleetObjects, units: Units) -> FleetSnapshot:
     """All answers but the explanations."""
     read = objects.read
-    whole = inventory(read.objects, units, read.as_of)
+    whole = inventory(read.objects, units, read.as_of, read.scheduling)
     whole = msgspec.structs.replace(whole, notes=(*read.notes, *whole.notes))
     groups = {}
     for by in GROUPS:

@@ -22,8 +22,8 @@ from scheduler.filter.refusals import RefusedNodes
 from vgpu.model.objects import POD_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_offers import AGAIN, NodeOffers
 from vgpu.placement.result import PlacementRefusal
-from vgpucli.node_offers import AGAIN, NodeOffers
 
 
 class ReadObjects(msgspec.Struct, frozen=True):

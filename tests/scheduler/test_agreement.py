@@ -36,12 +36,12 @@ from vgpu.model.objects import Container, Namespace, Pod, holds_devices
 from vgpu.model.units import GIB
 from vgpu.placement.cluster_views import cluster_views
 from vgpu.placement.dialects import demand_of
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.usage import NamespaceUsage, with_observed
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.kubeshare.labels import GPU_UUID
 from vgpucli.fit.answer import answer
-from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 WHOLE = "GPU-1,NVIDIA,16384,0:;"
@@ -57,13 +57,47 @@ def read(cluster):
 
 def offers(cluster, probe):
     """What kube-scheduler offers for such pods, by taints and by the units that it counts."""
-    nodes = (SchedulingNode(node, {}, node.allocatable) for node in cluster.objects.nodes)
-    placed = (
-        PlacedPod(pod.ref.uid, "" if pod.terminal else pod.node, pod.requested_units())
-        for pod in cluster.objects.pods
-    )
-    wanted = SchedulingPod(dict(probe.demand.units), tolerations=probe.tolerations)
-    return NodeOffers(SchedulingObjects(tuple(nodes), tuple(placed)), wanted)
+    own = None if probe.pending is None else PODS_ASKING[number_of(probe.pending)]
+    units = dict(probe.demand.units)
+    wanted = SchedulingPod(units, tolerations=probe.tolerations)
+    if own is not None:
+        wanted = structs.replace(own, requests=own.requests | units, tolerations=probe.tolerations)
+    return NodeOffers(scheduling(cluster), wanted)
+
+
+PODS_ASKING = (
+    SchedulingPod({"cpu": 700, "memory": 5 << 30}),
+    SchedulingPod({"cpu": 2500}, node_selector={"zone": "a"}),
+    SchedulingPod(),
+)
+"""What pods request beside GPUs, by their number."""
+
+LIMITED_NODES = (
+    ({"pods": 3, "cpu": 8000, "memory": 16 << 30}, {"zone": "a"}),
+    ({"pods": 110, "cpu": 2000, "memory": 64 << 30}, {"zone": "a"}),
+    ({"pods": 110, "cpu": 64000}, {}),
+)
+"""What is allocatable of nodes beside GPUs, and their labels, by their number."""
+
+
+def number_of(ref):
+    return sum(map(ord, ref.name)) % len(PODS_ASKING)
+
+
+def scheduling(cluster):
+    """What kube-scheduler reads of the cluster."""
+    nodes = []
+    for node in cluster.objects.nodes:
+        allocatable, labels = LIMITED_NODES[sum(map(ord, node.name)) % len(LIMITED_NODES)]
+        nodes.append(SchedulingNode(node, labels, {**node.allocatable, **allocatable}))
+    placed = []
+    for pod in cluster.objects.pods:
+        asked = PODS_ASKING[number_of(pod.ref)]
+        requests = {**asked.requests, **pod.requested_units()}
+        own = structs.replace(asked, requests=requests, tolerations=pod.tolerations)
+        where = "" if pod.terminal else pod.node
+        placed.append(PlacedPod(pod.ref.uid, where, requests, scheduling=own))
+    return SchedulingObjects(tuple(nodes), tuple(placed))
 
 
 def views_are_those_of_the_schedulers_cache(cluster):
@@ -191,7 +225,7 @@ def quotas_count_alike_for_the_scheduler_the_reconciler_and_inspect(cluster):
 
 @given(clusters())
 def test_inspect_fit_the_extender_and_quotas_have_one_answer(cluster):
-    shown = inventory(cluster.objects, UNITS, cluster.now)
+    shown = inventory(cluster.objects, UNITS, cluster.now, scheduling(cluster))
     views_are_those_of_the_schedulers_cache(cluster)
     free_capacities_are_what_fit_counts(cluster, shown)
     each_gpu_counts_once_and_has_free_what_the_scheduler_has(cluster, shown)

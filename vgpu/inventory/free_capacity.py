@@ -1,10 +1,11 @@
 """The free capacity of each sharing system's GPUs, and the part that further pods could use.
 
 A GPU counts for one system. Pods of systems that our scheduler places for are counted by their
-placement algorithm on the nodes as it finds them, by the units that their kubelets have left, and
-by the taints that the counted pod tolerates (:mod:`vgpu.kube.closed_nodes`). So there is room for
-as many as ``vgpu fit`` answers and the scheduler binds. Of other systems there is room for as many
-shares as the ledger's numbers leave.
+placement algorithm on the nodes as it finds them, and by the checks of kube-scheduler
+(:mod:`vgpu.placement.node_offers`): taints, node selectors and affinity, CPU, memory, the number of
+pods and extended resources. So there is room for as many as ``vgpu fit`` answers and the scheduler
+binds. Where only GPUs were read, taints and units alone are judged. Of other systems there is room
+for as many shares as the ledger's numbers leave.
 """
 
 from collections import Counter
@@ -32,6 +33,7 @@ from vgpu.kube.closed_nodes import (
     none_allocatable,
 )
 from vgpu.kube.kept_keys import is_gpu_resource
+from vgpu.kube.scheduling_objects import SchedulingPod
 from vgpu.ledger import DeviceEntry
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef, Scheme
@@ -39,6 +41,7 @@ from vgpu.model.objects import Node, Pod
 from vgpu.model.taints import Taint, Toleration
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.registry import registry
@@ -67,7 +70,10 @@ _Place = tuple[NodeView, DeviceEntry]
 
 
 def capacity_probes(
-    pending: Iterable[Pending], pods: Mapping[str, Pod], schemes: Sequence[SchedulerScheme]
+    pending: Iterable[Pending],
+    pods: Mapping[str, Pod],
+    schemes: Sequence[SchedulerScheme],
+    offers: NodeOffers | None = None,
 ) -> CapacityProbes:
     """The largest request without a node of each system; ``pods`` are by the UID on the node."""
     waiting = [
@@ -96,7 +102,7 @@ def capacity_probes(
                 demand,
                 () if pod is None else pod.tolerations,
             )
-    return CapacityProbes(largest, {scheme.row.name: scheme for scheme in schemes})
+    return CapacityProbes(largest, {scheme.row.name: scheme for scheme in schemes}, offers)
 
 
 def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterator[FreeCapacity]:
@@ -129,13 +135,13 @@ def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterat
         probe = probes.pending.get(row.name) or _common_share(row.scheme, places)
         if probe is not None:
             scheme = probes.schemes.get(row.name)
-            shut = dict(_closed_to(probe, of_nodes.values(), scheme))
+            shut = dict(_closed_to(probe, of_nodes.values(), scheme, probes.offers))
             if scheme is None:
                 open_places = (each for each in places if each[0].node.name not in shut)
                 fits, usable = _count_shares(open_places, probe)
             else:
                 open_nodes = [view for name, view in of_nodes.items() if name not in shut]
-                fits, usable = _count_pods(open_nodes, scheme, probe)
+                fits, usable = _count_pods(open_nodes, scheme, probe, probes.offers)
             usable = min(usable, capacity.available_bytes)
             capacity = msgspec.structs.replace(
                 capacity, probe=probe, fits=fits, usable_bytes=usable, closed=_by_reason(shut)
@@ -144,18 +150,36 @@ def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterat
 
 
 def _closed_to(
-    probe: Probe, views: Iterable[NodeView], scheme: SchedulerScheme | None
+    probe: Probe,
+    views: Iterable[NodeView],
+    scheme: SchedulerScheme | None,
+    offers: NodeOffers | None,
 ) -> Iterator[tuple[str, ClosedNode]]:
-    """The nodes that take other pods and none of the counted ones, by name: by taints and units."""
+    """The nodes that take other pods and none of the counted ones, by name."""
+    wanted = None if offers is None else _asked(probe, offers)
     for view in views:
         if closed(view) is not None:
             continue
         name = view.node.name
         why = closed_to(probe.tolerations, (view.node,)).get(name)
+        if offers is not None and wanted is not None:
+            why = offers.closed(name, wanted)
+            is_gone = why is not None and why.reason is ClosedReason.NOTHING_ALLOCATABLE
+            if is_gone and not any(map(_is_healthy, view.full_ledger.devices)):
+                why = None  # that its GPUs are unhealthy is the reason
         if why is None and scheme is not None and probe.demand is not None:
             why = _misses_units(view, scheme, probe.demand)
         if why is not None:
             yield name, why
+
+
+def _asked(probe: Probe, offers: NodeOffers) -> SchedulingPod:
+    """What kube-scheduler reads of the counted pod: all of one that waits, else its units."""
+    demand = probe.demand
+    units = {} if demand is None else dict(demand.units)
+    of_probe = SchedulingPod(units, tolerations=probe.tolerations)
+    own = None if probe.pending is None else offers.known(probe.pending.uid)
+    return own or of_probe
 
 
 def _misses_units(view: NodeView, scheme: SchedulerScheme, demand: PodDemand) -> ClosedNode | None:
@@ -181,10 +205,21 @@ def _uncompared(scheme: SchedulerScheme) -> frozenset[str]:
 
 
 def _by_reason(shut: Mapping[str, ClosedNode]) -> tuple[ClosedNodes, ...]:
-    names: dict[ClosedNode, list[str]] = {}
-    for name, why in shut.items():
-        names.setdefault(why, []).append(name)
-    return tuple(ClosedNodes(why, tuple(names[why])) for why in names)
+    """The nodes by reason, each with the detail that all have, or with that of the first.
+
+    Each taint is a reason of its own.
+    """
+    nodes: dict[tuple[ClosedReason, str], dict[str, ClosedNode]] = {}
+    for name, why in sorted(shut.items()):
+        taint = why.detail if why.reason is ClosedReason.TAINTED_NODE else ""
+        nodes.setdefault((why.reason, taint), {})[name] = why
+    found = []
+    for of_reason in nodes.values():
+        (first, why), *_ = of_reason.items()
+        if len({each.detail for each in of_reason.values()}) > 1:
+            why = ClosedNode(why.reason, f"{first}: {why.detail}")
+        found.append(ClosedNodes(why, tuple(of_reason)))
+    return tuple(found)
 
 
 def _is_asked_in_vain(system: str, views: Iterable[NodeView], probes: CapacityProbes) -> bool:
@@ -300,7 +335,10 @@ def _size_of(pending: Pending) -> tuple[int, int, int, int]:
 
 
 def _count_pods(
-    views: Iterable[NodeView], scheme: SchedulerScheme, probe: Probe
+    views: Iterable[NodeView],
+    scheme: SchedulerScheme,
+    probe: Probe,
+    offers: NodeOffers | None,
 ) -> tuple[int, int]:
     """The number of pods that the nodes take one after another, and their memory."""
     if probe.demand is None:
@@ -312,6 +350,8 @@ def _count_pods(
         if found is None or view.placement.system != scheme.row.name or closed(view) is not None:
             continue
         left = _pods_by_units(view, scheme, probe.demand)
+        if offers is not None:
+            left = offers.room(view.node.name, _asked(probe, offers))
         counted = counter.first(found.candidate, MOST_ON_NODE if left is None else left)
         pods += counted.pods
         memory += counted.memory_bytes

@@ -23,6 +23,7 @@ from vgpu.model.units import MIB
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.cluster_views import ViewedNode
 from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.node_view import StandingPod
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.kai.config_map import ConfigMaps
@@ -307,10 +308,14 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
 
 
 class CapacityProbes(msgspec.Struct, frozen=True):
-    """The largest request that waits without a node, and the placement algorithm, by system."""
+    """The largest request that waits without a node, and the placement algorithm, by system.
+
+    ``offers`` are the nodes that kube-scheduler offers; None if these were not read.
+    """
 
     pending: Mapping[str, Probe] = {}
     schemes: Mapping[str, SchedulerScheme] = {}
+    offers: NodeOffers | None = None
 
 
 class UnavailableReason(Explained):

@@ -26,6 +26,7 @@ from vgpu.inventory.pending import pending_containers
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.kube.closed_nodes import with_all_allocatable
 from vgpu.kube.kept_keys import shares_gpus
+from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
@@ -35,6 +36,7 @@ from vgpu.model.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.placement.cluster_views import ViewedNode, cluster_views
 from vgpu.placement.dialects import scheduler_schemes
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.kai.groups import is_reservation, reserved_gpu
@@ -72,16 +74,25 @@ def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     return DetectedSchemes(pods, codecs, nvidia, unit_bytes, notes)
 
 
+NO_SCHEDULING: Final = SchedulingObjects()
+"""Nothing of what kube-scheduler reads beside GPUs."""
+
 _NOT_PLACED: Final = ViewedNode(PlacementReason.NO_GPUS)
 
 _NAMED: Final = 3
 """Number of malformed objects that a note names."""
 
 
-def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Inventory:
+def inventory(
+    objects: Objects,
+    units: Units,
+    as_of: float = math.inf,
+    scheduling: SchedulingObjects = NO_SCHEDULING,
+) -> Inventory:
     """The inventory of these objects, as they were at a time in unix seconds. Never raises.
 
     The time decides on which GPUs something is kept free for pods that were bound just before.
+    With what kube-scheduler reads of all nodes and pods, rooms are judged by its checks, too.
     """
     objects = replace(objects, pods=registry().resolved(objects.pods))
     schemes = detect_schemes(objects, units)
@@ -120,7 +131,8 @@ def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Invent
         *doubt_notes(doubts),
         *marked_note(objects.pods),
     ]
-    probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing)
+    offers = NodeOffers(scheduling) if scheduling.nodes else None
+    probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing, offers)
     capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
     held = {

@@ -51,6 +51,7 @@ from vgpu.placement.dialects import (
     demand_of,
     scheduler_schemes,
 )
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.kueue_config import KueueConfig
@@ -102,7 +103,6 @@ from vgpucli.explain.webhooks import (
     skipped_by_webhook,
     webhook_remarks,
 )
-from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import ReadObjects, filled_cache
 
 _MOST_LOCKED: Final = 8

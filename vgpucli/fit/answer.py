@@ -2,7 +2,7 @@
 
 The scheduler's cache answers: its filter, its scores, its quotas. So the answer is that of
 ``vgpu scheduler`` on the same objects. It is asked for the nodes that kube-scheduler offers
-(:mod:`vgpucli.node_offers`).
+(:mod:`vgpu.placement.node_offers`).
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from vgpu.model.allocation import Device, effective_shares
 from vgpu.model.objects import Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.pod_count import MOST_ON_NODE, PodCounter
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpucli.fit.model import (
@@ -27,7 +28,6 @@ from vgpucli.fit.model import (
     NodeExclusion,
     NodeFit,
 )
-from vgpucli.node_offers import NodeOffers
 from vgpucli.prediction import SchedulingSimulation
 
 MOST_PLACED: Final = 1_000

@@ -16,6 +16,7 @@ from vgpu.kube.scheduling_objects import SchedulingPod, Unchecked, UncheckedPart
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.node_offers import NodeOffers, uncounted
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.other_schedulers import system_of_resource
@@ -28,7 +29,6 @@ from vgpucli.fit.units import move_units, quota_room, units_answer
 from vgpucli.inspect.read import Read
 from vgpucli.misread_amounts import misread_amounts
 from vgpucli.missing_resources import MissingResource, with_nearest
-from vgpucli.node_offers import NodeOffers, uncounted
 from vgpucli.prediction import ReadObjects, SchedulingSimulation, filled_cache
 
 _MOST_NAMED: Final = 5

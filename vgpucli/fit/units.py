@@ -13,12 +13,12 @@ from vgpu.inventory.nvidia import plugin_refusal
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.quantities import is_extended
 from vgpu.model.objects import Pod
+from vgpu.placement.node_offers import NodeOffers
 from vgpu.quota.check import QuotaRefusal, check
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import plus
 from vgpu.quota.usage import PodUsage
 from vgpucli.fit.model import FitAnswer, FitReason, FreeUnits, MovedPod, NodeExclusion, NodeFit
-from vgpucli.node_offers import NodeOffers
 
 MOST_ON_NODE: Final = 10_000
 """Maximum number of pods that are counted on a node."""

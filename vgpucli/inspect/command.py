@@ -291,7 +291,7 @@ def command(
             print_groups(read, units, by, output, namespaces, measured=pods)
             return
         objects = of_node(read.objects, node) if node else read.objects
-        shown = inventory(objects, units, read.as_of)
+        shown = inventory(objects, units, read.as_of, read.scheduling)
         shown = _with_limits(shown, read.notes, measure)
         if scheme:
             shown = only_scheme(shown, Scheme(scheme))
@@ -304,7 +304,11 @@ def command(
 
     if is_dump:
         selects = parse_selector(selector) if selector else None
-        read = _queues_in(files) if by == "queue" else from_files(files, selects, team)
+        read = (
+            _queues_in(files)
+            if by == "queue"
+            else from_files(files, selects, team, scheduling=not by)
+        )
         if node and node not in (names := [each.name for each in read.objects.nodes]):
             raise no_such_node(node, names)
         if legacy:
@@ -316,7 +320,7 @@ def command(
     def ask(cluster: "ApiClient") -> Read:
         if by == "queue":
             return _queues_at(cluster, node)
-        read = from_cluster(cluster, node, selector)
+        read = from_cluster(cluster, node, selector, scheduling=not (by or node))
         return with_groups(read, cluster, by, team)
 
     with connected(kubeconfig, context, request_timeout) as cluster:

@@ -57,6 +57,10 @@ class NodeOffers:
         """What kube-scheduler reads of the pod of this UID, or of the one that takes its place."""
         return self._of_pods.get(uid.removesuffix(AGAIN), self.wanted)
 
+    def known(self, uid: str) -> SchedulingPod | None:
+        """What kube-scheduler reads of the pod of this UID; None if it was not read."""
+        return self._of_pods.get(uid)
+
     def open_to(self, pod: SchedulingPod) -> list[str]:
         """The names of the nodes that are offered for one more such pod, in order."""
         return self._answer(pod)[0]
@@ -64,6 +68,11 @@ class NodeOffers:
     def closed_to(self, pod: SchedulingPod) -> Mapping[str, ClosedNode]:
         """Why the other nodes are not, by name."""
         return self._answer(pod)[1]
+
+    def closed(self, name: str, pod: SchedulingPod) -> ClosedNode | None:
+        """Why one node is not offered for one more such pod; None if it is, or is not known."""
+        node = self._nodes.get(name)
+        return None if node is None else self._closed(pod, node)
 
     def selected_by(self, pod: SchedulingPod) -> list[str]:
         """The nodes that would be offered for the pod without any other pod, in order."""
