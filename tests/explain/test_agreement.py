@@ -21,6 +21,7 @@ from tests.scheduler.test_differential import limits
 from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import NODES
 from vgpu.inventory import Inventory, MaybeHeld, Objects, detect_schemes, inventory
+from vgpu.inventory.pods_without_gpu import pods_without_gpu
 from vgpu.kube.installation import ReportedNode
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import ContainerKind, PodRef
@@ -195,6 +196,31 @@ def no_scheduler_is_stale_beside_a_pod_in_the_way(known):
         assert (ExplainReason.STALE_SCHEDULER, "") not in reasons
 
 
+def the_view_and_the_ledger_know_the_same_pods_without_gpu(known):
+    """Of the system that a node with a view has, by the API server's objects alone."""
+    objects = known.cluster.objects
+    detected = detect_schemes(objects, UNITS)
+    named = nodes_of_one_system(objects)
+    for of_node in known.shown.nodes:
+        found = of_node.placement.view
+        if of_node.node.name not in named or found is None or not found.candidate.gpus:
+            continue
+        pods = [pod for pod in detected.pods if pod.node == of_node.node.name]
+        lacking = {
+            (each.pod.uid, each.is_unread, each.named)
+            for codec, _, of_codec in pods_without_gpu(
+                of_node.node, of_node.ledger, pods, detected.codecs
+            )
+            for each in of_codec
+            if codec.name == of_node.placement.system
+        }
+        assert lacking == {
+            (each.pod.uid, each.reason is StandingReason.CLAIM_UNREADABLE, each.named)
+            for each in found.standing
+            if each.reason is not StandingReason.RESERVED
+        }
+
+
 def the_reconciler_knows_the_pods_in_the_way(known):
     """Bound pods by their requests; reservations that nobody has bound for hours by a finding."""
     cluster = known.cluster
@@ -229,6 +255,7 @@ def test_what_other_commands_know_of_an_object_is_in_its_explanation(cluster):
     each_error_of_doctor_about_a_node_is_in_its_explanation(known)
     no_scheduler_is_stale_beside_a_pod_in_the_way(known)
     the_reconciler_knows_the_pods_in_the_way(known)
+    the_view_and_the_ledger_know_the_same_pods_without_gpu(known)
 
 
 @pytest.mark.parametrize("kind", [ContainerKind.APP, ContainerKind.INIT])

@@ -1,4 +1,14 @@
-"""The bound pods of which not all GPUs are known, by the ledger and what counts of their claims."""
+"""The bound pods of which not all GPUs are known, by the ledger and what counts of their claims.
+
+The views of placements (:mod:`vgpu.placement.cluster_views`) have the same pods, on the nodes that
+they have: those of one system that our scheduler places for, whose register can be read. They are
+no source here. The ledger also has what a node itself reports, which may show the GPU of a pod
+without an annotation; and quotas and the reconciler judge pods on all nodes, also of several
+systems, of systems with schedulers of their own, and with registers that cannot be read. For a node
+with a view, and the ledger of the API server's objects alone (a property compares both):
+
+    {pods without GPU of the view's system}  =  {pods in the way of its view that reserve nothing}
+"""
 
 from collections.abc import Iterable, Iterator
 
