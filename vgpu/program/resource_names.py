@@ -43,16 +43,10 @@ from vgpu.schemes.resource_names import (
     typed_role,
     unknown_name,
 )
+from vgpu.schemes.system_titles import system_title
 
 if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
     from vgpu.apiserver.client import ApiClient
-
-_TITLES: Final = {
-    "volcano": "Volcano vGPU",
-    "hami": "HAMi",
-    "gpushare": "gpushare",
-    "gaia": "gpu-manager",
-}
 
 _RESOURCE: Final = re.compile(
     r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
@@ -117,8 +111,8 @@ def _flag(system: str) -> Decorator:
         callback=_callback(system),
         expose_value=False,
         metavar="ROLE=NAME",
-        help=f"A resource of {_TITLES[system]} under another name than the original's; the roles"
-        f" are {known}. Repeatable.",
+        help=f"A resource of {system_title(system)} under another name than the original's; the"
+        f" roles are {known}. Repeatable.",
     )
 
 
@@ -184,7 +178,7 @@ def unknown_names() -> tuple[str, ...]:
 
 
 def _partly_named(system: str) -> str:
-    title, flag = _TITLES[system], f"--{system}.resource"
+    title, flag = system_title(system), f"--{system}.resource"
     names = registry().names[system]
     if registry().sources.get(system) is NamesSource.DIFFERING:
         open_roles = [
@@ -207,9 +201,9 @@ def _partly_named(system: str) -> str:
 def unnamed_notes() -> tuple[str, ...]:
     """A note for each system of which no name is known."""
     return tuple(
-        f"the names of the resources of {_TITLES[system]} are not known, since"
+        f"the names of the resources of {system_title(system)} are not known, since"
         f" {_reason_unnamed(system)}: nothing is judged by what pods request of"
-        f" {_TITLES[system]}; --{system}.resource names them (count=NAME)"
+        f" {system_title(system)}; --{system}.resource names them (count=NAME)"
         for system in registry().unnamed
     )
 
