@@ -21,8 +21,9 @@ from vgpu.kube.dump import decode_dump
 from vgpu.model.durations import age
 from vgpu.model.units import GIB, MIB, count, rounded_size
 from vgpucli.inspect.document import InventoryDocument
+from vgpucli.inspect.layout import layout_for
 from vgpucli.inspect.legacy import details, summary
-from vgpucli.inspect.table import layout_for, show
+from vgpucli.inspect.table import show
 from vgpucli.main import main
 
 NODES = (

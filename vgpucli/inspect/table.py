@@ -17,17 +17,15 @@ from vgpu.inventory import (
     Inventory,
     NodeView,
     Pending,
-    UnavailableMemory,
     available_bytes,
     unavailable,
 )
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.ledger.limit_verdict import UNCAPPED, limit_word
-from vgpu.model.allocation import Request
 from vgpu.model.durations import age
 from vgpu.model.folding import examples_text, folded, folded_texts, masked
 from vgpu.model.names import Phase, PodRef
-from vgpu.model.units import GIB, MILLI_PER_PERCENT, count, rounded_size
+from vgpu.model.units import GIB, count, rounded_size
 from vgpu.placement.result import PlacementReason
 from vgpu.program.terminal import (
     BAD,
@@ -44,73 +42,30 @@ from vgpu.program.terminal import (
 )
 from vgpu.schemes.registry import registry
 from vgpucli.free_texts import kept_text, maybe_held_text
+from vgpucli.inspect.capacity_texts import (
+    KEPT_FREE,
+    apart_text,
+    fitting,
+    percent_text,
+    wanted,
+)
+from vgpucli.inspect.layout import (
+    AMOUNT,
+    ASCII,
+    LIMIT,
+    PERCENT,
+    SHARES,
+    UUID,
+    WIDE_UUID,
+    Glyphs,
+    LineLayout,
+    ShownNames,
+    gpu_name,
+    layout_for,
+)
 from vgpucli.inspect.pod_lines import is_stuck, nvidia_lines, other_lines, state_text, who
 
-KEPT_FREE: Final = "kept free for pods that stand in the way"
-"""Memory that no new share can have, since the kubelet may have allocated it."""
-
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
-
-
-class LineLayout(msgspec.Struct, frozen=True):
-    """Widths of a GPU's line and of the lines below it, in characters.
-
-    ``name`` is for the GPU's name, ``memory`` and ``cores`` are bars; the numbers beside them have
-    fixed widths, and ``model`` is the part of the name for the GPU's model.
-    """
-
-    name: int = 24
-    memory: int = 12
-    cores: int = 8
-    model: int = 0
-    wide: bool = False
-
-    @property
-    def pod(self) -> int:
-        """Width of a pod's name, below a GPU's name and bar."""
-        return self.name + 1 + self.memory - 2
-
-    @property
-    def width(self) -> int:
-        """Width of a line."""
-        return 2 + self.name + self.memory + self.cores + _NUMBERS + 5
-
-
-_AMOUNT, _PERCENT, _SHARES = 15, 8, 5
-_LIMIT = 9
-_NUMBERS = _AMOUNT + _PERCENT + _SHARES
-_BAR_SPARES = 4
-"""Number of columns that a bar of memory can lose before it shows too little."""
-_MODEL = 22
-_UUID = 12
-"""Number of characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
-_WIDE_UUID = 40
-
-
-def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
-    """The layout for ``width``: surplus columns go to the model's name, then to the bars.
-
-    Missing columns, those of LIMIT in a narrow terminal, come from the bars of memory and from
-    names. ``longest`` is the length of the longest pod name if names are not cut, else 0.
-    """
-    least = LineLayout()
-    if wide:
-        whole = LineLayout(
-            name=4 + _WIDE_UUID + _MODEL, memory=20, cores=12, model=_MODEL, wide=True
-        )
-    else:
-        over = max(0, width - least.width)
-        missing = min(_LIMIT + 1, max(0, least.width - width))
-        of_bar = min(missing, _BAR_SPARES)
-        model = _MODEL if over > _MODEL else 0
-        over -= model
-        whole = LineLayout(
-            name=least.name + model - (missing - of_bar),
-            memory=min(40, least.memory + over * 2 // 3) - of_bar,
-            cores=min(24, least.cores + over // 3),
-            model=model,
-        )
-    return msgspec.structs.replace(whole, name=whole.name + max(0, longest - whole.pod))
 
 
 def show(
@@ -127,69 +82,22 @@ def show(
     elsewhere, and if ``wide``, they are whole.
     """
     width = max(NARROWEST, console.width)
-    names = _Names(inventory, whole=wide)
-    room = width if inventory.limits is None else width - _LIMIT - 1
+    names = ShownNames(inventory, whole=wide)
+    room = width if inventory.limits is None else width - LIMIT - 1
     layout = layout_for(
         room, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
-    glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
+    glyphs = Glyphs() if console.encoding.startswith("utf") else ASCII
     table = _Table(layout, glyphs, names, width, text_width(console), as_of, nothing, inventory)
     write(console, table.lines())
-
-
-class _Names:
-    """Names of containers: the pod's name, with the container's if several are shown."""
-
-    def __init__(self, inventory: Inventory, *, whole: bool) -> None:
-        containers: dict[str, set[str]] = {}
-        for view in inventory.nodes:
-            for holding in view.ledger.holdings:
-                containers.setdefault(holding.pod.uid, set()).add(holding.container)
-        for pending in inventory.pending:
-            containers.setdefault(pending.pod.uid, set()).add(pending.container)
-        for devices in inventory.nvidia:
-            for holder in devices.holders:
-                containers.setdefault(holder.pod.uid, set()).add(holder.container)
-        self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
-        self.longest = max(
-            (
-                *(
-                    len(self.of(holding.pod, holding.container))
-                    for view in inventory.nodes
-                    for holding in view.ledger.holdings
-                ),
-                *(
-                    len(self.of(holder.pod, holder.container))
-                    for devices in inventory.nvidia
-                    for holder in devices.holders
-                ),
-            ),
-            default=0,
-        )
-
-    def of(self, pod: PodRef, container: str) -> str:
-        return who(pod, container if pod.uid in self._several else "")
-
-
-class _Glyphs(msgspec.Struct, frozen=True):
-    held: str = "█"
-    assumed: str = "▒"
-    free: str = "░"
-    cut: str = "…"
-    none: str = "–"
-    between: str = " · "
-    times: str = "×"
-
-
-_ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ", "x")
 
 
 class _Table(msgspec.Struct, frozen=True):
     """The lines of one output."""
 
     layout: LineLayout
-    glyphs: _Glyphs
-    names: _Names
+    glyphs: Glyphs
+    names: ShownNames
     width: int
     text_width: int
     as_of: float
@@ -228,13 +136,13 @@ class _Table(msgspec.Struct, frozen=True):
         """The columns of GPUs, those of the pods below them, and what the bars mean."""
         layout, glyphs = self.layout, self.glyphs
         text = (
-            f"  {'GPU':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
-            f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
+            f"  {'GPU':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{AMOUNT}}"
+            f" {'CORES':<{layout.cores}} {'held/all':>{PERCENT}} SHARE"
         )
         yield [(text, DIM)]
         pods = (
-            f"    {'POD':<{layout.pod}} {'MEMORY':>{_AMOUNT}} {'PHASE':<{layout.cores}}"
-            f" {'CORES':>{_PERCENT}} {'AGE':>{_SHARES}}"
+            f"    {'POD':<{layout.pod}} {'MEMORY':>{AMOUNT}} {'PHASE':<{layout.cores}}"
+            f" {'CORES':>{PERCENT}} {'AGE':>{SHARES}}"
             f"{'' if self.inventory.limits is None else ' LIMIT'}"
         )
         yield [(pods, DIM)]
@@ -307,7 +215,7 @@ class _Table(msgspec.Struct, frozen=True):
         bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
         room = layout.name - len(bad) - bool(bad)
         if layout.model and device.model:
-            name = f"{name:<{4 + (_WIDE_UUID if layout.wide else _UUID)}} {device.model}"
+            name = f"{name:<{4 + (WIDE_UUID if layout.wide else UUID)}} {device.model}"
         pieces: list[Piece] = [("  ", PLAIN), (self._cut(name, room, tail=0), BOLD)]
         pieces.append((f" {bad} " if bad else " ", BAD))
         assumed = [h.share for h in entry.holdings if h.phase is Phase.ASSUMED]
@@ -317,16 +225,18 @@ class _Table(msgspec.Struct, frozen=True):
             sum(share.memory_bytes or 0 for share in assumed),
             device.memory_bytes,
         )
-        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{_AMOUNT}} ", PLAIN))
+        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{AMOUNT}} ", PLAIN))
         pieces += self._bar(
             layout.cores,
             held.cores_milli,
             sum(share.cores_milli or 0 for share in assumed),
             device.cores_milli if cores else None,
         )
-        percent = f"{_percent(held.cores_milli)}/{_percent(device.cores_milli)}%" if cores else ""
+        percent = (
+            f"{percent_text(held.cores_milli)}/{percent_text(device.cores_milli)}%" if cores else ""
+        )
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
-        pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
+        pieces.append((f" {percent:>{PERCENT}} {shares:>{SHARES}}", PLAIN))
         free = view.free_memory_bytes(entry)
         if layout.wide and free is not None:
             word = "unavailable" if unavailable(view, entry) else "free"
@@ -340,11 +250,11 @@ class _Table(msgspec.Struct, frozen=True):
         memory = (
             self.glyphs.none if share.memory_bytes is None else rounded_size(share.memory_bytes)
         )
-        cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
+        cores = self.glyphs.none if not share.cores_milli else f"{percent_text(share.cores_milli)}%"
         pieces: list[Piece] = [
-            (f"    {name} {memory:>{_AMOUNT}} ", PLAIN),
+            (f"    {name} {memory:>{AMOUNT}} ", PLAIN),
             (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
-            (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", PLAIN),
+            (f" {cores:>{PERCENT}} {self._age(holding.since):>{SHARES}}", PLAIN),
         ]
         if self.inventory.limits is not None:
             pieces.append(self._limit(holding))
@@ -360,9 +270,9 @@ class _Table(msgspec.Struct, frozen=True):
         """The column LIMIT."""
         reason = self.inventory.limit(holding.pod, holding.container)
         if reason is None:
-            return f" {self.glyphs.none:<{_LIMIT}}", DIM
+            return f" {self.glyphs.none:<{LIMIT}}", DIM
         style = BAD if reason.state in UNCAPPED else PLAIN
-        return f" {limit_word(reason.state):<{_LIMIT}}", style
+        return f" {limit_word(reason.state):<{LIMIT}}", style
 
     def _resource_claim_names(self, holding: Holding) -> str:
         """The ResourceClaims of a holding; with the driver's names of unknown devices."""
@@ -520,67 +430,17 @@ class _Table(msgspec.Struct, frozen=True):
         return self._cut(self.names.of(pod, container), width, width // 2)
 
     def _on(self, device: str) -> str:
-        name = device if self.layout.wide else device[:_UUID]
+        name = device if self.layout.wide else device[:UUID]
         return name if name.startswith("GPU-") else f"GPU {name}"
 
     def _age(self, since: float | None) -> str:
         return "" if since is None else age(self.as_of - since)
 
 
-def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
-    """A GPU's index and the start of its UUID, if they are known."""
-    device = entry.device
-    uuid = device.uuid if wide else device.uuid[:_UUID]
-    if device.index is None:
-        return uuid
-    return f"{device.index} {uuid}" if uuid else f"GPU {device.index}"
-
-
 def _shares_cores(view: NodeView) -> bool:
     """Whether cores are shared, and not only memory."""
     rows = [registry().of(scheme) for scheme in view.schemes]
     return not rows or any(row is None or row.shares_cores for row in rows)
-
-
-def _percent(milli: int) -> str:
-    return f"{milli / MILLI_PER_PERCENT:.4g}"
-
-
-def wanted(request: Request) -> str:
-    """The request as text."""
-    times = f"{request.count} times " if request.count != 1 else ""
-    if request.has_unknown_amounts:
-        return f"{count(request.count, 'GPU')}, memory and cores unknown"
-    return times + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
-
-
-def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
-    if memory_bytes is not None:
-        memory = rounded_size(memory_bytes)
-    else:
-        memory = "a whole GPU" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
-    return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
-
-
-def fitting(room: FreeCapacity) -> str:
-    """The usable part of the free capacity, as text."""
-    probe = room.probe
-    if probe is None:
-        return "nothing is held and nothing waits, so there is no usual share to try"
-    share = " and ".join(map(wanted, probe.requests))
-    origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
-    free = room.available_bytes
-    part = f" ({room.usable_bytes * 100 // free}%)" if free else ""
-    usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
-    most = "up to " if room.fits and room.maybe_held.memory_bytes else ""
-    return f"room for {most}{room.fits} more of {share} ({origin}): {usable}"
-
-
-def apart_text(apart: UnavailableMemory) -> str:
-    """Free memory that no new share can have, as text."""
-    named = ", ".join(apart.names[:_MOST_PARTIES])
-    more = f" and {len(apart.names) - _MOST_PARTIES} more" * (len(apart.names) > _MOST_PARTIES)
-    return f"{rounded_size(apart.memory_bytes)} more {apart.reason.explanation}: {named}{more}"
 
 
 _MOST_PARTIES: Final = 4
