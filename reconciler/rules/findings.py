@@ -139,7 +139,7 @@ def without_claim_text(pod: PodWithoutGpu) -> tuple[str, ...]:
         f"{request.container or 'the pod'} asks for {count(request.count, 'GPU')}"
         for request in pod.requests
     )
-    return (*asks, "no annotation names a GPU of the node for it")
+    return (*asks, pod.named or "no annotation names a GPU of the node for it")
 
 
 def of_device(device: Device, here: str = "") -> str:

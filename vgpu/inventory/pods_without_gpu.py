@@ -43,7 +43,7 @@ def pods_without_gpu(
             for pod in (doubtful if registry().row(codec).has_devices(node) else ())
             if (
                 without_gpu := pod_without_gpu(
-                    pod, counted_claim(pod, codec, by_name, node.advertised)
+                    pod, counted_claim(pod, codec, by_name, node.advertised), by_name
                 )
             )
         ]
