@@ -1,6 +1,6 @@
 """How Kueue's objects are read: from dumps, or from the API server as far as the rights go."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -45,6 +45,7 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
     notes = [f"there are no {kind.name}s in the dump" for kind in lacking if has_some]
     if not cohorts and any(each.cohort for each in queues):
         notes.append("there are no Cohorts in the dump: none adds a quota or a limit")
+    notes += unreadable(dumps, KUEUE_KINDS)
     malformed = {bad.kind for dump in dumps for bad in dump.malformed}
     data = next((dump.config_maps[KUEUE_CONFIG] for dump in dumps if dump.config_maps), None)
     return _with_config_note(
@@ -60,6 +61,14 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
             unread=frozenset(kind.name for kind in lacking) | malformed,
         )
     )
+
+
+def unreadable(dumps: Iterable[Dump], kinds: Iterable[ApiKind[Any]]) -> Iterator[str]:
+    """A note for each object of these kinds that cannot be read."""
+    names = {kind.name for kind in kinds}
+    for bad in {(bad.kind, bad.ref): bad for dump in dumps for bad in dump.malformed}.values():
+        if bad.kind in names:
+            yield f"{bad.kind} {bad.name} cannot be read: {bad.detail}"
 
 
 def once(objects: Iterable[Any]) -> tuple[Any, ...]:

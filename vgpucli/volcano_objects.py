@@ -10,7 +10,7 @@ from vgpu.kube.dump import Dump
 from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS
 from vgpu.quota.volcano_scheduler import VolcanoScheduler, version_of, volcano_scheduler
 from vgpu.quota.volcano_tree import VolcanoObjects
-from vgpucli.queue_objects import listed, once
+from vgpucli.queue_objects import listed, once, unreadable
 
 if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
@@ -27,6 +27,7 @@ def volcano_in_dumps(dumps: Iterable[Dump]) -> VolcanoObjects:
     lacking = [kind for kind in VOLCANO_KINDS if not of(kind)]
     has_some = len(lacking) < len(VOLCANO_KINDS)
     notes = tuple(f"there are no {kind.name}s in the dump" for kind in lacking if has_some)
+    notes = (*notes, *unreadable(dumps, VOLCANO_KINDS))
     malformed = {bad.kind for dump in dumps for bad in dump.malformed}
     unread = {kind.name for kind in lacking} | malformed
     return VolcanoObjects(of(QUEUES), of(POD_GROUPS), notes=notes, unread=frozenset(unread))
@@ -67,11 +68,11 @@ def scheduler_of(facts: "ClusterFacts") -> VolcanoScheduler:
     rows = [each for each in facts.components if each.row.images == ("vc-scheduler",)]
     tags = {each.version for each in rows}
     tag = tags.pop() if len(tags) == 1 else ""
-    configs = [each for each in facts.configs if "volcano-scheduler" in each.place]
-    if len(configs) == 1:
-        return volcano_scheduler(configs[0].text, configs[0].place, tag)
+    texts = {each.place: each.text for each in facts.configs if "volcano-scheduler" in each.place}
+    if len(texts) == 1:
+        ((place, text),) = texts.items()
+        return volcano_scheduler(text, place, tag)
     problem = "the configuration of Volcano's scheduler was not read"
-    if configs:
-        names = ", ".join(each.place for each in configs)
-        problem = f"there are several configurations: {names}"
+    if texts:
+        problem = f"there are several configurations: {', '.join(texts)}"
     return VolcanoScheduler(version=version_of(tag), problem=problem)

@@ -234,3 +234,27 @@ def test_only_the_queues_of_a_namespace_are_shown_with_those_above(tmp_path):
     document = run(tmp_path, items, "inspect", "--by", "queue", "-n", "ml")
     assert [each["name"] for each in document["queues"]] == ["root", "org", "other", "team"]
     assert run(tmp_path, items, "inspect", "--by", "queue", "-n", "x")["queues"] == []
+
+
+def test_without_pod_groups_what_is_held_and_what_waits_is_unknown(tmp_path):
+    items = [each for each in full_queue() if each["kind"] != "PodGroup"]
+    document = by_queue(tmp_path, *items)
+    own = amounts(document, "research")
+    assert (own["used"], own["held"], own["waiting"]) == (16000, None, None)
+    assert "there are no PodGroups in the dump" in document["notes"]
+    assert document["findings"] == []
+
+
+def test_a_queue_that_cannot_be_read_is_a_note(tmp_path):
+    broken = queue("broken") | {"spec": "x"}
+    notes = by_queue(tmp_path, *full_queue(), broken)["notes"]
+    assert any(note.startswith("Queue broken cannot be read") for note in notes)
+
+
+def test_the_same_dump_twice_counts_once(tmp_path):
+    once = by_queue(tmp_path, *full_queue())
+    words = ("inspect", "--by", "queue", "--from", str(tmp_path / "dump.json"))
+    twice = run(tmp_path, full_queue(), *words)
+    assert {key: once[key] for key in ("queues", "findings", "notes")} == {
+        key: twice[key] for key in ("queues", "findings", "notes")
+    }

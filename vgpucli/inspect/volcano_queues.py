@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from vgpu.kube.volcano_kinds import QUEUES
+from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
 from vgpu.quota.quota_units import QuotaUnit
 from vgpu.quota.tree import QuotaNode, QuotaTree
 from vgpu.quota.volcano_scheduler import CAPACITY
@@ -23,6 +23,7 @@ def volcano_quotas(
     """The amounts of a queue by resource; those of CPU and memory are Volcano's business."""
     keys = {key.resource: key for key in tree.resources(node.name)}
     waiting = tree.waiting(node.name)
+    has_groups = POD_GROUPS.name not in volcano.unread
     quotas = []
     for resource, key in keys.items():
         unit = unit_of(resource)
@@ -43,19 +44,27 @@ def volcano_quotas(
                 amount(None, _NO_BORROWING),
                 amount(None, _NO_BORROWING),
                 amount(node.used.get(key), f"{name}: status.allocated, with the queues below it"),
-                amount(
-                    unit.of_ledger(tree.held(node.name, "")),
-                    "the ledger" if unit.amount else "the ledger has no amount of this resource",
-                ),
+                amount(unit.of_ledger(tree.held(node.name, "")), _held(unit))
+                if has_groups
+                else amount(None, _NO_GROUPS),
                 amount(
                     None if driver is None else unit.of_ledger(driver),
                     "exporters" if is_measured else "no exporter was asked",
                 ),
-                amount(waiting.get(resource, 0), "PodGroups that are not placed: minResources"),
+                amount(waiting.get(resource, 0), "PodGroups that are not placed: minResources")
+                if has_groups
+                else amount(None, _NO_GROUPS),
                 amount(ceiling.guaranteed if ceiling else None, f"{name}: spec.guarantee.resource"),
             )
         )
     return quotas
+
+
+_NO_GROUPS = "the PodGroups were not read"
+
+
+def _held(unit: QuotaUnit) -> str:
+    return "the ledger" if unit.amount else "the ledger has no amount of this resource"
 
 
 def _limit(
