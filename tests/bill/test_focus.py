@@ -5,6 +5,7 @@ of FinOps-Open-Cost-and-Usage-Spec/FOCUS_Spec, about columns that are written he
 """
 
 import csv
+import datetime as dt
 import io
 import json
 import re
@@ -59,7 +60,7 @@ Row = Mapping[str, str | None]
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=20)
 NAMES = TEXTS.filter(bool)
 SHARES = st.none() | st.builds(ShareKey, NAMES, NAMES, NAMES, TEXTS, TEXTS, TEXTS)
-DAYS = st.dates().filter(lambda day: 1971 <= day.year <= 2200).map(str)
+DAYS = st.dates(dt.date(1971, 1, 1), dt.date(2200, 12, 31)).map(str)
 CHARGES = st.builds(
     Charge,
     st.builds(GpuKey, DAYS, TEXTS, NAMES, NAMES),
