@@ -131,8 +131,11 @@ class Seen:
             pod = replaced(pod, {"containers": containers, "statuses": statuses})
         return pod
 
-    def observation(self):
-        """All sources of the node; the API server's pods only if it reads them."""
+    def observation(self, pods=None):
+        """All sources of the node; the API server's pods only if it reads them.
+
+        ``pods`` are those of an incomplete list.
+        """
         node = self.node
         uuids = [gpu(number) for number in range(node.gpus + node.whole_gpu)]
         owners, processes, files, linked = {}, [], [], {}
@@ -162,9 +165,12 @@ class Seen:
             processes=tuple(processes),
             processes_known=frozenset(uuids),
         )
+        listed = pods
         pods = with_node(pod_sample(self.pods, complete=True), self.object)
         kubelet = KubeletSample(names, containers, tuple(self._grants()))
         pods = pods if node.reads_api else None
+        if listed is not None:
+            pods = pod_sample(listed, complete=False)
         return Observation(
             gpu=sample,
             process=ProcessSample(
@@ -203,9 +209,9 @@ class Seen:
         path = f"/usr/local/vgpu/containers/{pod.ref.uid}_main/usage.cache"
         return RegionFile(path, pod.ref.uid, "main", region)
 
-    def ledger_and_usage(self):
+    def ledger_and_usage(self, pods=None):
         """The ledger of the node's own sources, and the use of its containers."""
-        builder, seen = LedgerBuilder(registry().codecs({}), NODE), self.observation()
+        builder, seen = LedgerBuilder(registry().codecs({}), NODE), self.observation(pods)
         return builder.ledger(seen), builder.usage(seen)
 
     def node_snapshot(self):

@@ -93,6 +93,20 @@ def test_a_limit_is_the_librarys_and_none_without_it(node):
         assert not share.is_over_limit
 
 
+@given(kai_nodes())
+def test_a_list_of_some_pods_takes_nothing_from_what_the_node_shows(node):
+    """The list lacks the reservation pods, as one of a single namespace does."""
+    seen = Seen(KaiNode(node.gpus, node.tenants, node.has_isolator, True, False, node.whole_gpu))
+    blind, _ = seen.ledger_and_usage()
+    listed, _ = seen.ledger_and_usage(pods=seen.tenants)
+    for ledger in (blind, listed):
+        reserved = {pod.ref.uid for pod in seen.reservations}
+        assert reserved.isdisjoint(holding.pod.uid for holding in ledger.holdings)
+        assert ledger.conflicts == ()
+    users = {holding.pod.uid for holding in blind.holdings}
+    assert users <= {holding.pod.uid for holding in listed.holdings}
+
+
 ONE = TenantPod((0,), 27, True, 1000, 60.0, False)
 
 

@@ -241,7 +241,7 @@ class NodeGroups(msgspec.Struct, frozen=True):
     Attributes:
         reservations: UIDs of the reservation pods: what the kubelet has allocated to them is the
             frame of their tenants' shares.
-        reserved: the GPUs of these pods, where nothing shows who their tenants are.
+        reserved: the GPUs of these pods, where not all tenants are known.
         evidence: what the pods show.
     """
 
@@ -263,12 +263,13 @@ class NodeGroups(msgspec.Struct, frozen=True):
         stated = tuple(others)
         if not self.read:
             return stated
-        granted = {each.pod.uid for each in stated if each.source in KUBELET}
+        known = {each.pod.uid for each in stated if each.source in KUBELET}
+        known |= {each.pod.uid for each in self.evidence.statements}
         unnamed = [
             each
             for each in stated
             if each.pod.uid
-            and each.pod.uid not in granted
+            and each.pod.uid not in known
             and not self.reserved.isdisjoint(share.device for share in each.shares)
         ]
         tenants = {each.pod.uid for each in (*self.evidence.statements, *unnamed)}
@@ -314,26 +315,26 @@ def node_groups(
 ) -> NodeGroups:
     """The groups of a node; ``pods`` are None where the API server was not read.
 
-    Then a reservation pod is known by its name alone. The other arguments are as for
-    :func:`group_evidence`, and ``grants`` are what the kubelet has allocated.
+    A reservation pod that is not among these is known by its name alone. Its tenants may be unknown
+    then, too. The other arguments are as for :func:`group_evidence`, and ``grants`` are what the
+    kubelet has allocated.
     """
-    if pods is None:
-        reservations = frozenset(pod.uid for pod in names if may_be_reservation(pod))
-    else:
-        reservations = frozenset(node_uid(pod) for pod in pods if is_reservation(pod))
-    has_tenants = pods is not None and any(pod.group_gpus or groups_of(pod) for pod in pods)
-    if not (reservations or has_tenants):
+    seen = {node_uid(pod): pod for pod in pods or ()}
+    reservations = frozenset(uid for uid, pod in seen.items() if is_reservation(pod))
+    by_name = frozenset(pod.uid for pod in names if pod.uid not in seen and may_be_reservation(pod))
+    if not (reservations or by_name or any(map(groups_of, pods or ()))):
         return NO_NODE_GROUPS
+    reservations |= by_name
     granted: dict[str, set[str]] = {}
     for grant in grants:
         if grant.pod_uid in reservations:
             devices = (each.partition("::")[0] for each in grant.device_ids)
             granted.setdefault(grant.pod_uid, set()).update(devices)
-    if pods is None:
-        return NodeGroups(reservations, frozenset[str]().union(*granted.values()))
+    is_blind = pods is None or not lists_all
+    reserved = frozenset[str]().union(*granted.values()) if is_blind else frozenset[str]()
     of_pods = {uid: frozenset(devices) for uid, devices in granted.items()}
-    evidence = group_evidence(pods, node, sizes(), of_pods, lists_all=lists_all)
-    return NodeGroups(reservations, evidence=evidence)
+    evidence = group_evidence(pods or (), node, sizes(), of_pods, lists_all=lists_all)
+    return NodeGroups(reservations, reserved, evidence)
 
 
 def _is_region(each: Statement, tenants: AbstractSet[str]) -> bool:
