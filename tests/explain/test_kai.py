@@ -151,6 +151,23 @@ def test_at_each_event_a_pod_without_a_node_has_a_step_that_fails_or_waits(tmp_p
     assert len(explained_so_far) > 20
 
 
+def test_of_a_pod_that_kai_has_bound_the_kubelet_is_said_to_allocate_nothing(tmp_path):
+    objects = kai_player.after("two_fractions_on_two_gpus")
+    steps = explained(objects, "team-a/multi-0", tmp_path)["steps"]
+    by_name = {each["step"]: each for each in steps}
+    assert by_name["request"]["outcome"] == "passed"
+    assert "0.2 of the memory of a GPU, on each of 2 GPUs" in by_name["request"]["evidence"][0]
+    assert "is bound to node node2, in GPU groups " in by_name["reserved"]["evidence"][0]
+    assert "the kubelet starts a container only after" not in json.dumps(steps)
+    reservation = next(
+        each["metadata"]["name"]
+        for each in objects
+        if each["kind"] == "Pod" and each["metadata"]["namespace"] == "kai-resource-reservation"
+    )
+    text = json.dumps(explained(objects, f"kai-resource-reservation/{reservation}", tmp_path))
+    assert "the kubelet allocates nothing" not in text
+
+
 def without(objects, *kinds):
     return [each for each in objects if each["kind"] not in kinds]
 

@@ -19,12 +19,9 @@ from vgpu.model.objects import TERMINAL_PHASES
 QUEUE_LABELS: Final = ("kai.scheduler/queue", "runai/queue")
 """Labels of pods with the name of their queue: the second one before v0.6."""
 
-REQUESTS: Final = (
-    "gpu-fraction",
-    "gpu-memory",
-    "gpu-fraction-num-devices",
-    "gpu-fraction-container-name",
-)
+DEVICES: Final = "gpu-fraction-num-devices"
+
+REQUESTS: Final = ("gpu-fraction", "gpu-memory", DEVICES, "gpu-fraction-container-name")
 """Annotations by which a pod asks for a part of GPUs."""
 
 _GROUP_OF_POD: Final = "pod-group-name"

@@ -50,6 +50,13 @@ ReadKai = Callable[[PodRef], KaiObjects]
 """Reads what KAI Scheduler has written about a pod."""
 
 
+def groups_of(pod: Pod) -> tuple[str, ...]:
+    """The GPU groups of a pod, by its labels."""
+    labels = pod.labels.items()
+    named = {value for key, value in labels if key.partition("/")[0] == _GROUP_LABEL}
+    return tuple(sorted(named - {""}))
+
+
 def is_of_kai(pod: Pod) -> bool:
     """Whether KAI Scheduler places the pod: by its marks, or by the pod's schedulerName.
 
@@ -57,7 +64,7 @@ def is_of_kai(pod: Pod) -> bool:
     """
     if pod.scheduler == KAI_SCHEDULER:
         return True
-    if any(key.partition("/")[0] == _GROUP_LABEL for key in pod.labels):
+    if groups_of(pod):
         return True
     other = other_scheduler(pod)
     return other is not None and other.scheduler is OtherScheduler.KAI

@@ -12,27 +12,26 @@ BindRequest for each; its binder reserves the GPU and binds the pod. For a pod w
 What the scheduler wrote before its BindRequest is history: KAI keeps it until the pod is bound.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import structs
 
 from vgpu.inventory import WaitingReason
 from vgpu.kube.errors import one_line
-from vgpu.kube.kai_groups import KAI_GROUPS, KAI_PODS, UNLIMITED, KaiPod, Unschedulable
+from vgpu.kube.kai_groups import DEVICES, KAI_GROUPS, KAI_PODS, REQUESTS, UNLIMITED, Unschedulable
 from vgpu.kube.kai_kinds import BIND_REQUESTS
 from vgpu.kube.quantities import rounded_up
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason
-from vgpucli.explain.kai_objects import KaiObjects
+from vgpucli.explain.kai_objects import KaiObjects, groups_of, is_of_kai
 from vgpucli.explain.kai_texts import KaiPart, binding_part, causes, gang_text
 from vgpucli.explain.known_objects import KnownPod
-from vgpucli.explain.model import ExplainedStep, ExplainReason, WayStep
+from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, WayStep
 from vgpucli.explain.sentences import MOST_NAMED
 from vgpucli.explain.step_values import failed, not_checked, not_reached, passed, waiting
 
 _FAILED: Final = "Failed"
-_SUCCEEDED: Final = "Succeeded"
 
 _NO_GROUP_ADVICE: Final = (
     "look at KAI's pod grouper, which makes the PodGroup and the annotation pod-group-name"
@@ -43,10 +42,10 @@ def with_kai(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
     """The step by what KAI has written, of a pod that KAI has to place; else the step as it is."""
     kai, pod = evidence.kai, evidence.pod
     if kai is None or pod.node or pod.terminal or pod.gated:
-        return step
+        return _placed(step, evidence) if pod.node and is_of_kai(pod) else step
     match step.step:
         case WayStep.REQUEST:
-            return _request(step, kai.pod)
+            return _request(step, {} if kai.pod is None else kai.pod.request)
         case WayStep.QUOTA:
             return _quota(evidence, kai)
         case WayStep.NODES:
@@ -57,18 +56,43 @@ def with_kai(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
             return step
 
 
-def _request(step: ExplainedStep, pod: KaiPod | None) -> ExplainedStep:
-    """What the annotations ask for; whole GPUs are the resources that the step already has."""
-    if pod is None or not pod.request:
+def _placed(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
+    """The step of a pod with a share that KAI has bound: the kubelet allocates nothing to it."""
+    pod = evidence.pod
+    groups = groups_of(pod)
+    asked = {key: pod.annotations.get(key, "") for key in REQUESTS}
+    if len(groups) > 1:
+        asked[DEVICES] = str(len(groups))
+    if step.reasons or not (groups and any(asked.values())):
         return step
-    asked = dict(pod.request)
+    named = f"GPU {'group' if len(groups) == 1 else 'groups'} {', '.join(groups)}"
+    match step.step:
+        case WayStep.REQUEST:
+            return _request(step, asked)
+        case WayStep.RESERVED:
+            return passed(WayStep.RESERVED, f"the pod is bound to node {pod.node}, in {named}")
+        case WayStep.ALLOCATED if step.outcome is ExplainOutcome.PASSED:
+            return passed(WayStep.ALLOCATED, f"{named}: {_BY_RESERVATION}")
+        case _:
+            return step
+
+
+_BY_RESERVATION: Final = (
+    "a reservation pod of KAI has the GPU from the device plugin; the kubelet allocates nothing to"
+    " the pod itself"
+)
+
+
+def _request(step: ExplainedStep, asked: Mapping[str, str]) -> ExplainedStep:
+    """What the annotations ask for; whole GPUs are the resources that the step already has."""
+    asked = {key: value for key, value in asked.items() if value}
     if "gpu-fraction" in asked:
         text = f"{asked['gpu-fraction'][:_LONGEST]} of the memory of a GPU"
     elif "gpu-memory" in asked:
         text = f"{asked['gpu-memory'][:_LONGEST]} MiB of the memory of a GPU"
     else:
         return step
-    if devices := asked.get("gpu-fraction-num-devices"):
+    if devices := asked.get(DEVICES):
         text += f", on each of {devices[:_LONGEST]} GPUs"
     if container := asked.get("gpu-fraction-container-name"):
         text += f", for container {container[:_LONGEST]}"
