@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doctor.test_unmanaged import served
 from tests.support import sample_cluster as sample
 from tests.support.doctor_facts import facts_of
 from tests.support.installed import workload
@@ -98,3 +99,11 @@ def test_hami_behind_kueue_without_transformations_is_a_warning_with_the_lines()
     assert about_kueue(kueue(), config("kind: Configuration")) == {}
     assert about_kueue(node, kueue(), config("resources: [")) == {}
     assert about_kueue(node, kueue()) == {}
+
+
+def test_an_api_server_has_the_same_configuration_as_a_dump(tmp_path):
+    node = sample.node("gpu-1", {"nvidia.com/gpu": 10}, REGISTER)
+    for text, codes in (("kind: Configuration", {"not_transformed"}), (TRANSFORMED, set())):
+        facts = served(tmp_path, node, kueue(), config(text), webhooks())
+        found = {each.reason.value for each in cluster_findings(facts)}
+        assert found & {"not_transformed", "kueue_away"} == codes
