@@ -1,11 +1,13 @@
 """How Kueue's objects are read: from dumps, or from the API server as far as the rights go."""
 
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.documents import ObjectPage
 from vgpu.kube.dump import Dump
 from vgpu.kube.kueue_kinds import (
     CLUSTER_QUEUES,
@@ -14,7 +16,9 @@ from vgpu.kube.kueue_kinds import (
     LOCAL_QUEUES,
     RESOURCE_FLAVORS,
     WORKLOADS,
+    places_in,
 )
+from vgpu.model.reasons import SourceError
 from vgpu.quota.kueue_config import (
     CONFIG_MAP,
     NAMESPACE,
@@ -77,26 +81,34 @@ def once(objects: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(by_name.values())
 
 
-def kueue_at(cluster: "ApiClient") -> KueueObjects:
+def kueue_at(cluster: "ApiClient", namespace: str = "") -> KueueObjects:
     """The objects of Kueue at the API server; a note for each kind that could not be read.
 
-    A cluster without Kueue does not have its kinds, and is asked for nothing else. Raises
-    ClusterError if the API server cannot be reached.
+    A cluster without Kueue does not have its kinds, and is asked for nothing else. LocalQueues and
+    Workloads that may not be read of all namespaces are read of ``namespace``, if one is named.
+    Raises ClusterError if the API server cannot be reached.
     """
     notes: list[str] = []
     unread: set[str] = set()
+    partly: set[str] = set()
+
+    def of_namespace(kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
+        found = listed(cluster, kind, notes, unread, namespace=namespace, partly=partly)
+        return found or ()
+
     queues = listed(cluster, CLUSTER_QUEUES, notes, unread)
     if queues is None:
         return KueueObjects()
     kueue = KueueObjects(
         queues,
-        listed(cluster, LOCAL_QUEUES, notes, unread) or (),
+        of_namespace(LOCAL_QUEUES),
         listed(cluster, COHORTS, notes, unread) or (),
         listed(cluster, RESOURCE_FLAVORS, notes, unread) or (),
-        listed(cluster, WORKLOADS, notes, unread) or (),
+        of_namespace(WORKLOADS),
         _config(cluster),
         is_read=bool(queues) or CLUSTER_QUEUES.name not in unread,
         unread=frozenset(unread),
+        namespace=namespace if partly else "",
     )
     return _with_config_note(msgspec.structs.replace(kueue, notes=tuple(notes)))
 
@@ -114,19 +126,30 @@ def listed(
     kind: ApiKind[_Kept],
     notes: list[str],
     unread: set[str],
+    *,
     namespace: str = "",
+    partly: set[str] | None = None,
 ) -> tuple[_Kept, ...] | None:
-    """All objects of a kind, or those of a namespace; None if the server does not have the kind."""
+    """All objects of a kind; None if the server does not have the kind.
+
+    Where these may not be read, those of ``namespace``: then the kind is in ``partly``.
+    """
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
 
     try:
-        served = cluster.served_pages(kind, namespace=namespace)
+        served = cluster.served_pages(kind)
     except ClusterError as error:
         if error.status is None:
             raise
-        notes.append(f"{kind.name}s could not be read: {error.message}")
-        unread.add(kind.name)
-        return ()
+        may_ask = bool(namespace) and error.status == HTTPStatus.FORBIDDEN
+        served = _served_in(cluster, kind, namespace) if may_ask else None
+        if served is None:
+            notes.append(f"{kind.name}s could not be read: {error.message}")
+            unread.add(kind.name)
+            return ()
+        notes.append(f"{kind.name}s of other namespaces than {namespace} were not read")
+        if partly is not None:
+            partly.add(kind.name)
     if served is None:
         return None
     _, pages = served
@@ -138,6 +161,38 @@ def listed(
         for bad in page.malformed
     )
     return tuple(each for page in pages for each in page.objects)
+
+
+def _served_in(
+    cluster: "ApiClient", kind: ApiKind[_Kept], namespace: str
+) -> tuple[ApiKind[_Kept], tuple[ObjectPage[_Kept], ...]] | None:
+    """All objects of a kind in a namespace; None if they may not be read, or are not served."""
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
+
+    try:
+        return cluster.served_pages(kind, namespace=namespace)
+    except ClusterError as error:
+        if error.status is None:
+            raise
+        return None
+    except SourceError:
+        return None
+
+
+def with_places(cluster: "ApiClient", kueue: KueueObjects, namespace: str) -> KueueObjects:
+    """The same with the places that Kueue reports of workloads that wait in the namespace.
+
+    They are of its visibility API; without the right to read it there are none.
+    """
+    waiting = {each.queue for each in kueue.workloads if each.namespace == namespace and each.waits}
+    places: dict[tuple[str, str], int] = {}
+    for queue in sorted(waiting - {""}):
+        served = _served_in(cluster, places_in(queue), namespace)
+        if served is None:
+            break
+        objects = (each for page in served[1] for each in page.objects)
+        places |= {(namespace, each.name): each.place for each in objects}
+    return msgspec.structs.replace(kueue, places=places)
 
 
 def _config(cluster: "ApiClient") -> KueueConfig:

@@ -44,10 +44,9 @@ def volcano_at(cluster: "ApiClient", namespace: str = "") -> VolcanoObjects:
     queues = listed(cluster, QUEUES, notes, unread)
     if queues is None:
         return VolcanoObjects()
-    groups = listed(cluster, POD_GROUPS, notes, unread) or ()
-    if POD_GROUPS.name in unread and namespace and not groups:
-        groups = listed(cluster, POD_GROUPS, [], set(), namespace) or ()
-    return VolcanoObjects(queues, groups, notes=tuple(notes), unread=frozenset(unread))
+    partly: set[str] = set()
+    groups = listed(cluster, POD_GROUPS, notes, unread, namespace=namespace, partly=partly) or ()
+    return VolcanoObjects(queues, groups, notes=tuple(notes), unread=frozenset(unread | partly))
 
 
 def with_scheduler_of(

@@ -40,7 +40,7 @@ def test_without_the_right_to_list_groups_those_of_the_namespace_are_read():
     assert "/namespaces/ml/podgroups" in server.requests[-1][1]
     assert [each.name for each in volcano.groups] == ["job"]
     assert volcano.unread == {"PodGroup"}
-    assert volcano.notes == ("PodGroups could not be read: no right",)
+    assert volcano.notes == ("PodGroups of other namespaces than ml were not read",)
 
 
 def test_with_the_right_to_get_alone_the_group_of_the_pod_and_its_queue_are_read():

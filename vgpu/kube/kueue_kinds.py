@@ -55,6 +55,7 @@ class ClusterQueue(msgspec.Struct, frozen=True):
         stop_policy: ``None``, ``Hold`` or ``HoldAndDrain``.
         inactive: why it admits no workload, for people; "" if it does, or has no status.
         pending: the number of workloads that wait, by its status.
+        fungibility: its ``flavorFungibility`` as far as it is not the default, for people.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ClusterQueue(msgspec.Struct, frozen=True):
     stop_policy: str = ""
     inactive: str = ""
     pending: int = 0
+    fungibility: str = ""
 
 
 class LocalQueue(msgspec.Struct, frozen=True):
@@ -95,6 +97,20 @@ class WorkloadCondition(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     since: float | None = None
+
+
+class AdmissionCheck(msgspec.Struct, frozen=True):
+    """The state of an admission check of a workload: Pending, Ready, Retry or Rejected."""
+
+    name: str
+    state: str = ""
+    message: str = ""
+
+    @property
+    def text(self) -> str:
+        """Name, state and message, for people."""
+        message = f": {one_line(self.message)}" if self.message else ""
+        return f"admission check {self.name} is {self.state or 'Pending'}{message}"
 
 
 class PodSet(msgspec.Struct, frozen=True):
@@ -138,6 +154,9 @@ class QueuedWorkload(msgspec.Struct, frozen=True):
         admitted_by: the name of the ClusterQueue that has reserved quota for it; "" if none has.
         reserved: what counts there.
         conditions: by type.
+        checks: its admission checks.
+        cluster: the cluster in which MultiKueue runs it; "" is none, or this one.
+        nominated: the clusters of which MultiKueue will choose one.
     """
 
     namespace: str
@@ -154,6 +173,9 @@ class QueuedWorkload(msgspec.Struct, frozen=True):
     admitted_by: str = ""
     reserved: Mapping[QuotaResource, int] = {}
     conditions: Mapping[str, WorkloadCondition] = {}
+    checks: tuple[AdmissionCheck, ...] = ()
+    cluster: str = ""
+    nominated: tuple[str, ...] = ()
 
     def is_true(self, kind: str) -> bool:
         """Whether it has a condition of this type, and that is true."""
@@ -182,6 +204,7 @@ ADMITTED: Final = "Admitted"
 FINISHED: Final = "Finished"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
+PODS_READY: Final = "PodsReady"
 REQUEUED: Final = "Requeued"
 """Types of conditions of a workload."""
 
@@ -230,6 +253,12 @@ class _FlavorFields(wire.ObjectFields, frozen=True):
     spec: _FlavorSpec = _FlavorSpec()
 
 
+class _Fungibility(wire.Wire, frozen=True):
+    when_can_borrow: str | None = None
+    when_can_preempt: str | None = None
+    preference: str | None = None
+
+
 class _ClusterQueueSpec(wire.Wire, frozen=True):
     """``cohort`` is the name in v1beta1."""
 
@@ -238,6 +267,7 @@ class _ClusterQueueSpec(wire.Wire, frozen=True):
     resource_groups: list[_ResourceGroup] | None = None
     queueing_strategy: str = ""
     stop_policy: str | None = None
+    flavor_fungibility: _Fungibility | None = None
 
 
 class _QueueStatus(wire.Wire, frozen=True):
@@ -322,7 +352,16 @@ class _PodSetRequest(wire.Wire, frozen=True):
     resources: wire.Quantities = None
 
 
+class _CheckState(wire.Wire, frozen=True):
+    name: str = ""
+    state: str = ""
+    message: str = ""
+
+
 class _WorkloadStatus(wire.Wire, frozen=True):
+    admission_checks: list[_CheckState] | None = None
+    cluster_name: str | None = None
+    nominated_cluster_names: list[str] | None = None
     admission: _Admission | None = None
     conditions: list[wire.Condition] | None = None
     reclaimable_pods: list[_Reclaimable] | None = None
@@ -400,7 +439,24 @@ def _cluster_queue(fields: _ClusterQueueFields, object_name: str) -> ClusterQueu
         spec.stop_policy or "",
         _inactive(status.conditions),
         status.pending_workloads,
+        _other_than_default(spec.flavor_fungibility or _Fungibility()),
     )
+
+
+_BORROW: Final = ("", "MayStopSearch", "Borrow")
+_PREEMPT: Final = ("", "TryNextFlavor")
+"""The defaults of ``flavorFungibility``, with the older names of v1beta1."""
+
+
+def _other_than_default(fields: _Fungibility) -> str:
+    borrow, preempt = fields.when_can_borrow or "", fields.when_can_preempt or ""
+    preference = fields.preference or ""
+    parts = (
+        "" if borrow in _BORROW else f"whenCanBorrow {borrow}",
+        "" if preempt in _PREEMPT else f"whenCanPreempt {preempt}",
+        "" if preference in ("", "BorrowingOverPreemption") else f"preference {preference}",
+    )
+    return one_line(", ".join(filter(None, parts)))
 
 
 def _local_queue(fields: _LocalQueueFields, object_name: str) -> LocalQueue:
@@ -495,6 +551,12 @@ def _workload(fields: _WorkloadFields, object_name: str) -> QueuedWorkload:
             )
             for each in status.conditions or ()
         },
+        tuple(
+            AdmissionCheck(each.name, each.state, each.message)
+            for each in status.admission_checks or ()
+        ),
+        status.cluster_name or "",
+        tuple(status.nominated_cluster_names or ()),
     )
 
 
@@ -554,3 +616,34 @@ KUEUE_KINDS: Final[tuple[ApiKind[Any], ...]] = (
     LOCAL_QUEUES,
     WORKLOADS,
 )
+
+
+# ---------------------------------------------------------------- the visibility API
+
+
+class _PlaceFields(wire.ObjectFields, frozen=True):
+    metadata: wire.Meta
+    position_in_cluster_queue: wire.Count = 0
+
+
+class QueuePlace(msgspec.Struct, frozen=True):
+    """The place of a waiting workload in its ClusterQueue, from 1, as Kueue itself has it."""
+
+    name: str
+    place: int
+
+
+def places_in(local_queue: str) -> ApiKind[QueuePlace]:
+    """How the workloads that wait in a LocalQueue are listed, with their places."""
+    return ApiKind(
+        "PendingWorkload",
+        f"visibility.{GROUP}/v1beta2",
+        f"localqueues/{local_queue}/pendingworkloads",
+        Decoders.of(_PlaceFields),
+        lambda fields, _: QueuePlace(
+            fields.metadata.name,
+            fields.position_in_cluster_queue + 1,
+        ),
+        optional=True,
+        older=(f"visibility.{GROUP}/v1beta1",),
+    )

@@ -48,11 +48,14 @@ class KueueConfig(msgspec.Struct, frozen=True):
         transformations: by the name of the input.
         excluded: prefixes of resources that do not count.
         problem: why it is unknown, for people; "" if it was read.
+        ignores_undeclared: whether a resource that a ClusterQueue has no quota of keeps nobody back
+            (``quotaCheckStrategy: IgnoreUndeclared``, since Kueue 0.18 behind a feature gate).
     """
 
     transformations: Mapping[str, Transformation] = {}
     excluded: tuple[str, ...] = ()
     problem: str = ""
+    ignores_undeclared: bool = False
 
     def counted(self, requests: Mapping[str, int]) -> dict[str, int]:
         """What the requests of a pod count as, in the unit of each resource."""
@@ -91,10 +94,12 @@ class _TransformationFields(msgspec.Struct, rename="camel"):
 class _Resources(msgspec.Struct, rename="camel"):
     transformations: list[_TransformationFields] | None = None
     exclude_resource_prefixes: list[str] | None = None
+    quota_check_strategy: str | None = None
 
 
-class _Configuration(msgspec.Struct):
+class _Configuration(msgspec.Struct, rename="camel"):
     resources: _Resources | None = None
+    feature_gates: dict[str, bool] | None = None
 
 
 def kueue_config(data: Mapping[str, str] | None) -> KueueConfig:
@@ -123,4 +128,9 @@ def kueue_config(data: Mapping[str, str] | None) -> KueueConfig:
             outputs[name] = ratio
         replaces = each.strategy == "Replace"
         transformations[each.input] = Transformation(outputs, each.multiply_by or "", replaces)
-    return KueueConfig(transformations, tuple(resources.exclude_resource_prefixes or ()))
+    has_gate = (read.feature_gates or {}).get("QuotaCheckStrategy", False)
+    return KueueConfig(
+        transformations,
+        tuple(resources.exclude_resource_prefixes or ()),
+        ignores_undeclared=has_gate and resources.quota_check_strategy == "IgnoreUndeclared",
+    )

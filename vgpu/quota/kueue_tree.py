@@ -43,6 +43,9 @@ class KueueObjects(msgspec.Struct, frozen=True):
         is_read: whether ClusterQueues were read: without them no limit is known.
         unread: the names of the kinds of which not all objects were read; of these nothing is known
             to be absent.
+        namespace: the only namespace of which LocalQueues or Workloads were read; "" is all.
+        places: places in their ClusterQueues by Kueue's visibility API, from 1, of workloads by
+            namespace and name.
     """
 
     cluster_queues: tuple[ClusterQueue, ...] = ()
@@ -54,6 +57,8 @@ class KueueObjects(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     is_read: bool = False
     unread: frozenset[str] = frozenset()
+    namespace: str = ""
+    places: Mapping[tuple[str, str], int] = {}
 
     @property
     def has_queues(self) -> bool:

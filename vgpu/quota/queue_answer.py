@@ -30,6 +30,7 @@ from vgpu.kube.kueue_kinds import (
     COHORTS,
     EVICTED,
     LOCAL_QUEUES,
+    PODS_READY,
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
@@ -53,6 +54,7 @@ from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaTree
 MOST_HOLDERS: Final = 5
 
 _STRICT: Final = "StrictFIFO"
+_READY: Final = "Ready"
 
 
 class QueueReason(Explained):
@@ -90,6 +92,14 @@ class QueueReason(Explained):
         "queue_waits_for_pods",
         "Kueue admits nothing before the pods of admitted workloads are ready (waitForPodsReady)",
     )
+    NO_TOPOLOGY = (
+        "queue_no_topology",
+        "the topology of the nodes has no place for all pods of the workload together",
+    )
+    PREEMPTING = (
+        "queue_preempting",
+        "Kueue has preempted workloads for this one, which waits until they have ended",
+    )
     OTHER = "workload_pending", "the quota suffices, and Kueue has not reserved it"
 
 
@@ -100,6 +110,7 @@ _TEXTS: Final[Mapping[str, QueueReason]] = {
     "to be in PodsReady condition": QueueReason.PODS_NOT_READY,
     "untolerated taint": QueueReason.NO_FLAVOR,
     "doesn't match node affinity": QueueReason.NO_FLAVOR,
+    "allows to fit only": QueueReason.NO_TOPOLOGY,
 }
 """Obstacles other than quota, by a part of the message of QuotaReserved (Kueue v0.17.0,
 ``pkg/scheduler/scheduler.go`` and ``flavorassigner``)."""
@@ -122,8 +133,13 @@ _REASONS: Final[Mapping[str, QueueReason]] = {
     "WaitingForQuota": QueueReason.NO_QUOTA,
     "NoMatchingFlavor": QueueReason.NO_FLAVOR,
     "WaitingForPodsReady": QueueReason.PODS_NOT_READY,
+    "TopologyPlacementFailed": QueueReason.NO_TOPOLOGY,
+    "WaitingForPreemptedWorkloads": QueueReason.PREEMPTING,
+    "Suspended": QueueReason.STOPPED,
 }
-"""Reasons of QuotaReserved with the gate UnadmittedWorkloadsObservability, from Kueue 0.18 on."""
+"""Reasons of QuotaReserved with the gate UnadmittedWorkloadsObservability, which is off by default
+(Kueue 0.19, ``apis/kueue/v1beta2/workload_types.go``). ``Misconfigured`` is any of several causes:
+its message decides. ``PendingEvaluation`` is none."""
 
 
 class QueueAnswer(msgspec.Struct, frozen=True):
@@ -169,7 +185,9 @@ def _answer(kueue: KueueObjects, tree: QuotaTree, workload: QueuedWorkload) -> Q
     if not workload.is_active:
         return QueueAnswer(QueueReason.INACTIVE)
     if workload.admitted_by:
-        return QueueAnswer(QueueReason.NOT_ADMITTED, _message(workload, ADMITTED))
+        waiting = "; ".join(check.text for check in workload.checks if check.state != _READY)
+        detail = waiting or _message(workload, ADMITTED)
+        return QueueAnswer(QueueReason.NOT_ADMITTED, detail)
     return _by_queues(kueue, tree, workload)
 
 
@@ -224,11 +242,12 @@ def _by_quota(
 ) -> QueueAnswer:
     reported = _reported(workload)
     if reported not in (None, QueueReason.NEVER_FITS, QueueReason.NO_QUOTA):
-        return QueueAnswer(reported, _message(workload, QUOTA_RESERVED))
+        texts = tuple(_not_ready(kueue)) if reported is QueueReason.PODS_NOT_READY else ()
+        return QueueAnswer(reported, _message(workload, QUOTA_RESERVED), texts=texts)
     covered = {key.resource for key in queue.quotas}
     requested = kueue.requested(workload)
     lacking = sorted(name for name, each in requested.items() if each and name not in covered)
-    if lacking:
+    if lacking and not kueue.config.ignores_undeclared:
         detail = f"ClusterQueue {queue.name} has no quota of {', '.join(lacking)}"
         return QueueAnswer(QueueReason.NOT_COVERED, detail)
     pod_sets = _assigned_together(kueue, workload, queue)
@@ -256,6 +275,11 @@ def _by_order(
     """The answer for a workload that the quota suffices for and that is not first in line."""
     if workload.is_set_aside:
         return _set_aside(workload)
+    if queue.strategy == _STRICT and kueue.namespace:
+        # The first one may be of another namespace.
+        is_first = kueue.places.get((workload.namespace, workload.name)) == 1
+        needs = "workloads of all namespaces: kubectl get workloads -A"
+        return None if is_first else QueueAnswer(None, needs=needs)
     head = next(iter(kueue.order(queue.name)), None)
     if queue.strategy == _STRICT and head is not None and head.uid != workload.uid:
         name = f"Workload {head.namespace}/{head.name}"
@@ -440,13 +464,43 @@ def _about(kueue: KueueObjects, workload: QueuedWorkload) -> Iterator[str]:
     amounts = kueue.requested(workload, counts_pods=bool(declared and counts_pods(declared)))
     requested = (f"{each} {name}" for name, each in sorted(amounts.items()))
     yield f"{name} requests {', '.join(requested) or 'nothing'}, as Kueue counts"
-    order = kueue.order(queue) if workload.waits else ()
+    order = kueue.order(queue) if workload.waits and not kueue.namespace else ()
     place = next((n for n, each in enumerate(order, 1) if each.uid == workload.uid), None)
-    if place is not None:
+    own = kueue.places.get((workload.namespace, workload.name)) if workload.waits else None
+    if own is not None:
+        yield f"{name} is number {own} that waits for ClusterQueue {queue}, as Kueue reports"
+    elif place is not None:
         yield f"{name} is number {place} of {len(order)} that wait for ClusterQueue {queue}"
+    if workload.cluster:
+        yield f"{name} is in cluster {workload.cluster}, where MultiKueue runs it"
+    elif workload.nominated:
+        yield f"MultiKueue will choose a cluster for {name}: {', '.join(workload.nominated)}"
+    if workload.admitted_by and not workload.has_finished:
+        yield from (f"{name}: {check.text}" for check in workload.checks)
+    if declared is not None and declared.fungibility and len(_flavor_names(declared)) > 1:
+        yield (
+            f"ClusterQueue {queue} has flavorFungibility with {declared.fungibility}: Kueue may try"
+            " its flavors otherwise than by default"
+        )
     message = _message(workload, QUOTA_RESERVED)
     if message and not workload.is_true(QUOTA_RESERVED):
         yield f"Kueue about {name}: {message}"
+
+
+def _flavor_names(queue: ClusterQueue) -> frozenset[str]:
+    return frozenset(key.flavor for key in queue.quotas)
+
+
+def _not_ready(kueue: KueueObjects) -> Iterator[str]:
+    """The admitted workloads whose pods are not ready: Kueue admits nothing before they are."""
+    names = sorted(
+        f"{each.namespace}/{each.name}"
+        for each in kueue.workloads
+        if each.is_true(ADMITTED) and not each.has_finished and not each.is_true(PODS_READY)
+    )
+    yield from (f"the pods of Workload {name} are not ready" for name in names[:MOST_HOLDERS])
+    if len(names) > MOST_HOLDERS:
+        yield f"the pods of {len(names) - MOST_HOLDERS} further workloads are not ready"
 
 
 def _history(kueue: KueueObjects, workload: QueuedWorkload) -> Iterator[str]:

@@ -148,7 +148,7 @@ def explain_workload_command(*, name: str, **flags: Any) -> None:
     from vgpucli.explain.queue_step import explain_workload  # noqa: PLC0415  # slow to import
 
     namespace, own_name = _namespaced(name)
-    evidence = _evidence(flags, lambda read, cluster: read.for_workload(cluster))
+    evidence = _evidence(flags, lambda read, cluster: read.for_workload(cluster, namespace))
     workload = evidence.workload(namespace, own_name)
     if workload is None:
         raise _missing_workload(name, evidence)

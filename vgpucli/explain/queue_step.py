@@ -29,6 +29,10 @@ _ADVICE: Final[Mapping[QueueReason, str]] = {
     " ResourceFlavor that is named",
     QueueReason.PODS_NOT_READY: "look at the workloads that are admitted and not ready; vgpu"
     " inspect --by queue names those that hold nothing",
+    QueueReason.NO_TOPOLOGY: "request fewer pods or a wider level of the topology, or wait until"
+    " its nodes have room; the message has how many pods fit",
+    QueueReason.PREEMPTING: "wait; if it lasts, look for pods of the preempted workloads that do"
+    " not end",
     QueueReason.OTHER: "kubectl describe workload shows Kueue's own message; look at Kueue's log"
     " if it has none",
 }

@@ -41,7 +41,7 @@ from vgpucli.inspect.read import (
     if_allowed,
     with_quotas,
 )
-from vgpucli.queue_objects import kueue_at
+from vgpucli.queue_objects import kueue_at, with_places
 from vgpucli.volcano_objects import volcano_at, with_scheduler_of
 
 MOST_NODES: Final = 32
@@ -185,14 +185,21 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
         installation=installation,
         volcano=partial(volcano_for, cluster, installation),
         webhooks=partial(webhooks_at, cluster),
-        kueue=kueue_at(cluster) if pod is not None and waits_for_kueue(pod) else KueueObjects(),
+        kueue=_kueue_of(cluster, namespace)
+        if pod is not None and waits_for_kueue(pod)
+        else KueueObjects(),
         kai=partial(kai_at, cluster),
     )
 
 
-def for_workload(cluster: ApiClient) -> ClusterObjects:
+def for_workload(cluster: ApiClient, namespace: str) -> ClusterObjects:
     """What an explanation of a workload needs: Kueue's objects. Raises ClusterError."""
-    return ClusterObjects(Objects(), time.time(), kueue=kueue_at(cluster))
+    return ClusterObjects(Objects(), time.time(), kueue=_kueue_of(cluster, namespace))
+
+
+def _kueue_of(cluster: ApiClient, namespace: str) -> KueueObjects:
+    """Kueue's objects as far as the rights go, with places of the namespace's workloads."""
+    return with_places(cluster, kueue_at(cluster, namespace), namespace)
 
 
 def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
