@@ -16,7 +16,7 @@ import msgspec
 from vgpu.model.allocation import Request
 from vgpu.model.folding import MOST_EQUAL, folded_texts
 from vgpu.model.units import count, exact_size, percentage, rounded_size
-from vgpu.placement.candidate import PodDemand, UsedGpu
+from vgpu.placement.candidate import NO_WISHES, PodDemand, UsedGpu
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import (
@@ -261,7 +261,7 @@ def largest_gpu(
         gpu.capacity_bytes
         for view in views
         for gpu in (() if view is None else view.candidate.gpus)
-        if scheme.dialect.exclusion(gpu, demand.wishes) is None
+        if demand.wishes is NO_WISHES or scheme.dialect.exclusion(gpu, demand.wishes) is None
     )
     return max(sizes, default=None) or None
 

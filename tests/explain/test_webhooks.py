@@ -59,7 +59,7 @@ def test_the_selector_that_keeps_the_webhook_from_a_pod_is_the_cause(webhook, sp
         ((structs.replace(WEBHOOK, of_namespace=(TEAM,)),), None, {}, "Namespace ml was not read"),
     ],
 )
-def test_what_is_not_known_of_the_webhook_is_said_and_excludes_nothing(
+def test_what_is_not_known_of_the_webhook_is_shown_and_excludes_nothing(
     webhooks, space, labels, text
 ):
     found = explained(webhooks, space, labels=labels)

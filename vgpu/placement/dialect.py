@@ -12,7 +12,14 @@ from msgspec import structs
 
 from vgpu.model.allocation import Allocation, Request, Share, physical
 from vgpu.model.names import ContainerKind, Phase
-from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, sums
+from vgpu.placement.candidate import (
+    NO_WISHES,
+    CandidateNode,
+    PlacementWishes,
+    PodDemand,
+    UsedGpu,
+    sums,
+)
 from vgpu.placement.result import (
     UNRESOLVABLE,
     Placement,
@@ -222,6 +229,7 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         skipped: Sequence[tuple[str, PlacementReason]] = (),
     ) -> PlacementRefusal:
         """The refusal with its message."""
+        wishes = demand.wishes
         return PlacementRefusal(
             reason,
             self.message(reason, demand, node),
@@ -231,7 +239,8 @@ class SequentialDialect(msgspec.Struct, frozen=True):
                 (
                     gpu.free_bytes
                     for gpu in node.gpus
-                    if gpu.is_usable and self.exclusion(gpu, demand.wishes) is None
+                    if gpu.is_usable
+                    and (wishes is NO_WISHES or self.exclusion(gpu, wishes) is None)
                 ),
                 default=None,
             ),
