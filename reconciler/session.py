@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -175,15 +176,14 @@ def expect_right_clock(cluster: ApiClient, margin: float) -> None:
 
 def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: bool) -> Observer:
     if options.scope is Scope.CLUSTER:
-        make = WatchingObserver if continuous else ListingObserver
         policy = options.settings.policy
+        make = partial(WatchingObserver, queues=policy.queues) if continuous else ListingObserver
         return make(
             cluster,
             options.units,
             namespaces=policy.reads_labels,
             quotas=policy.reads_quotas,
             resource_claims=policy.reads_resource_claims,
-            queues=policy.queues,
         )
     driver = None
     if options.driver:

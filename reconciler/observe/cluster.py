@@ -211,9 +211,7 @@ class _ClusterObserver:
         if queues or local_queues:
             try:
                 config = kueue_config(self._cluster.config_map(NAMESPACE, CONFIG_MAP))
-            except ClusterError as error:
-                if error.status != HTTPStatus.FORBIDDEN:
-                    raise
+            except ClusterError as error:  # metrics alone need it: no plan is lost for it
                 config = KueueConfig(problem=error.message)
         notes = [each.note for each in seen.values()]
         notes += (str(bad) for each in seen.values() for bad in each.malformed)
@@ -255,12 +253,11 @@ class ListingObserver(_ClusterObserver):
         namespaces: bool = False,
         quotas: bool = False,
         resource_claims: bool = False,
-        queues: bool = False,
     ) -> None:
         """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too.
 
         ``quotas``: read the quotas of namespaces, too. ``resource_claims``: read ResourceClaims and
-        ResourceSlices, too. ``queues``: read Kueue's objects, too.
+        ResourceSlices, too.
         """
         super().__init__(
             cluster,
@@ -270,7 +267,7 @@ class ListingObserver(_ClusterObserver):
             namespaces=namespaces,
             quotas=quotas,
             resource_claims=resource_claims,
-            queues=queues,
+            queues=False,
         )
 
 

@@ -6,7 +6,6 @@ from reconciler.observe.cluster import labels_of
 from reconciler.observe.kinds import TRIES, ListedKinds, Seen, whole
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.kueue_kinds import LOCAL_QUEUES, WORKLOADS, LocalQueue
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Namespace, Node, Pod
 
@@ -133,27 +132,6 @@ def test_without_the_right_to_read_pods_nothing_can_be_judged():
 def test_a_server_that_fails_is_an_error(kind):
     with pytest.raises(ClusterError, match="InternalError"):
         getattr(ListedKinds(Server(**{kind: BUSY})), kind)()
-
-
-def test_kueues_kinds_are_all_where_kueue_is_not_installed():
-    class NoKueue(Server):
-        def optional_pages(self, kind):
-            return ()
-
-    assert set(ListedKinds(NoKueue()).kueue().values()) == {Seen()}
-
-
-def test_a_kind_of_kueue_that_may_not_be_read_is_not_seen_and_the_others_are():
-    class OneForbidden(Server):
-        def optional_pages(self, kind):
-            if kind is WORKLOADS:
-                raise FORBIDDEN
-            return (ObjectPage((LocalQueue("ml", "main", "a"),)),) if kind is LOCAL_QUEUES else ()
-
-    seen = ListedKinds(OneForbidden()).kueue()
-    assert FORBIDDEN.message in seen["Workload"].note
-    assert [each.name for each in seen["LocalQueue"].objects] == ["main"]
-    assert {name for name, each in seen.items() if not each.complete} == {"Workload"}
 
 
 def test_labels_of_namespaces_are_known_only_if_all_are_seen():
