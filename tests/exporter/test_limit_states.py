@@ -417,6 +417,14 @@ def test_the_isolator_of_kai_needs_its_limit_in_the_environment(container, env, 
     assert container.reason("standard") is LimitReason.WAY_UNKNOWN
 
 
+def test_a_part_of_kai_that_is_printed_as_nothing_misses_its_limit(container):
+    """KAI sets no variable then, so that the library is loaded and limits nothing."""
+    container.kai_pod(**{"gpu-fraction": "0.004"})
+    container.start()
+    reason = container.reason("full")
+    assert (reason, reason.state) == (LimitReason.LIMIT_ZERO, LimitState.MISSING)
+
+
 KOORDINATOR = {"scheduling.koordinator.sh/device-allocated": "{}"}
 HAMI_CORE_OF_KOORDINATOR = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 

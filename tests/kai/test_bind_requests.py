@@ -105,7 +105,10 @@ def test_a_dump_of_any_bind_request_is_read(tmp_path, groups):
     printed = CliRunner().invoke(main, ["inspect", "--from", str(path), "-o", "json"])
     assert printed.exit_code == 0
     document = json.loads(printed.stdout)
-    held = [share["memoryBytes"] for one in document["nodes"] for share in one["unplaced"]]
-    assert held == ([4096 * MIB] if groups == ["g"] else [])
+    shares = [share for one in document["nodes"] for share in one["unplaced"]]
+    assert [share["memoryBytes"] for share in shares] == [4096 * MIB] * (groups == ["g"])
+    for share in shares:
+        sizes = {"roomBytes": 4096 * MIB, "limitBytes": 4147 * MIB, "quotaGpus": 4096 / LABEL_MIB}
+        assert share["sizes"] == sizes
     others = [other["pod"]["name"] for other in document["otherSchedulers"]]
     assert others == ([] if groups == ["g"] else ["waits"])

@@ -34,6 +34,8 @@ def test_room_portion_and_limit_of_one_request_differ(annotations, room, portion
     assert request.room_mib(T4) == room
     assert printed(request.portion(T4)) == portion
     assert request.limit_mib(T4) == limit
+    whole = request.memory_mib / T4 if request.memory_mib else request.part
+    assert request.status_part(T4) == whole
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ from vgpu.kube.pod_state import PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model.allocation import Request
 from vgpu.model.names import UNLIMITED_SHARING, PodRef, Sharing
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
+from vgpu.schemes.kai.keys import KAI
+from vgpu.schemes.kai.request import label_mib
+from vgpu.schemes.other_schedulers import asked_fraction
 
 API_VERSION = "vgpu.dev/v1alpha1"
 
@@ -65,11 +70,25 @@ class ResourceClaimDocument(_Document, frozen=True):
     cores_milli: int | None
 
 
+class FractionSizesDocument(_Document, frozen=True):
+    """The sizes that KAI Scheduler's parts compute of one share; null is unknown.
+
+    ``room_bytes`` is compared with the room on a GPU, by the scheduler. ``limit_bytes`` is compared
+    with the use, where HAMi-core enforces it. ``quota_gpus`` is compared with quotas, as the status
+    of a Queue counts.
+    """
+
+    room_bytes: int | None
+    limit_bytes: int | None
+    quota_gpus: float | None
+
+
 class HoldingDocument(_Document, frozen=True):
     """One container's share of one device.
 
     ``limit_state`` and ``limit_reason`` are whether the container is limited and why, as its
-    exporter reports; absent if none was asked, or none reports it.
+    exporter reports; absent if none was asked, or none reports it. ``sizes`` are those of KAI
+    Scheduler; absent for other systems.
     """
 
     pod: PodName
@@ -86,6 +105,7 @@ class HoldingDocument(_Document, frozen=True):
     resource_claims: list[ResourceClaimDocument]
     limit_state: str | UnsetType = UNSET
     limit_reason: str | UnsetType = UNSET
+    sizes: FractionSizesDocument | UnsetType = UNSET
 
 
 class StandingDocument(_Document, frozen=True):
@@ -336,7 +356,7 @@ def _node(view: NodeView, whole: Inventory) -> NodeDocument:
         unschedulable=view.node.unschedulable,
         schemes=[scheme.value for scheme in view.schemes],
         devices=[_device(view, entry, whole) for entry in view.ledger.devices],
-        unplaced=_holdings(view.ledger.unplaced, whole),
+        unplaced=_holdings(view.ledger.unplaced, whole, view.node),
         unit_confirmed=view.unit_confirmed,
         systems=list(view.systems),
         closed=reason.value if (reason := closed(view)) else "",
@@ -369,14 +389,28 @@ def _device(view: NodeView, entry: DeviceEntry, whole: Inventory) -> DeviceDocum
         cores_free_milli=view.free_cores_milli(entry),
         shares=device.slots,
         shares_held=entry.held.slots,
-        holdings=_holdings(entry.holdings, whole),
+        holdings=_holdings(entry.holdings, whole, view.node),
         system=view.system_of(entry),
         memory_kept_bytes=view.kept_of(entry).memory_bytes,
         memory_maybe_held_bytes=view.maybe_held_of(entry).memory_bytes,
     )
 
 
-def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocument]:
+def _sizes(holding: Holding, node: Node, whole: Inventory) -> FractionSizesDocument | UnsetType:
+    pod = whole.pods.get(holding.pod.uid)
+    amount = asked_fraction(pod) if pod is not None and holding.scheme is KAI else None
+    if amount is None:
+        return UNSET
+    label = label_mib(node)
+    room, limit = amount.room_mib(label), amount.limit_mib(label)
+    return FractionSizesDocument(
+        None if room is None else room * MIB,
+        None if limit is None else limit * MIB,
+        amount.status_part(label),
+    )
+
+
+def _holdings(holdings: Iterable[Holding], whole: Inventory, node: Node) -> list[HoldingDocument]:
     return [
         HoldingDocument(
             pod=_pod(holding.pod),
@@ -406,6 +440,7 @@ def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocu
             ],
             limit_state=UNSET if reason is None else reason.state.value,
             limit_reason=UNSET if reason is None else reason.value,
+            sizes=_sizes(holding, node, whole),
         )
         for holding in holdings
         for reason in (whole.limit(holding.pod, holding.container),)

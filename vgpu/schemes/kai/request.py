@@ -82,6 +82,12 @@ class AskedFraction(msgspec.Struct, frozen=True, gc=False):
             return None
         return int(label_mib * float(printed(portion)))
 
+    def status_part(self, label_mib: int | None) -> float | None:
+        """The part of a GPU that the status of a PodGroup and a Queue counts."""
+        if self.memory_mib is None:
+            return self.part
+        return self.memory_mib / label_mib if label_mib else None
+
     def memory_of(self, gpu_bytes: int | None) -> int | None:
         """Bytes that the scheduler counts of a GPU of this size; None if unknown."""
         mib = self.room_mib(None if gpu_bytes is None else gpu_bytes // MIB)
