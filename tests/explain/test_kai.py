@@ -151,7 +151,7 @@ def test_at_each_event_a_pod_without_a_node_has_a_step_that_fails_or_waits(tmp_p
     assert len(explained_so_far) > 20
 
 
-def test_of_a_pod_that_kai_has_bound_the_kubelet_is_said_to_allocate_nothing(tmp_path):
+def test_the_kubelet_allocates_nothing_to_a_pod_that_kai_has_bound(tmp_path):
     objects = kai_player.after("two_fractions_on_two_gpus")
     steps = explained(objects, "team-a/multi-0", tmp_path)["steps"]
     by_name = {each["step"]: each for each in steps}
