@@ -101,6 +101,7 @@ class DumpObserver:
             schemes,
             LedgerCache(),
             dump.unhealthy,
+            lists_all=dump.lists_all,
         )
 
     def close(self) -> None:

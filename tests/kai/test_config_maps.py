@@ -9,6 +9,7 @@ from tests.support import sample_cluster as sample
 from tests.support.kai_pods import LABEL_MIB, gpu, kai_node, reservation, tenant
 from tests.support.sample_cluster import nvidia_node
 from vgpu.inventory import Objects, Units, inventory
+from vgpu.kube.dump import decode_dump
 from vgpu.ledger.conflict_kinds import ConflictKind
 from vgpu.model.names import ContainerKind, Source
 from vgpu.model.objects import Container
@@ -79,6 +80,18 @@ def test_the_reservation_pod_is_trusted_more_and_a_difference_is_a_conflict():
         (holding,) = ledger.holdings
         assert (holding.share.device, holding.source) == (gpu(1), Source.RESERVATION_POD)
         assert [conflict.kind for conflict in ledger.conflicts] == kinds
+
+
+@pytest.mark.parametrize(
+    ("others", "token", "lists_all"),
+    [((), "", False), (("kube-system",), "", True), (("team-b",), "", False),
+     (("kai-scheduler",), "", True), (("kai-scheduler",), "more", False)],
+)  # fmt: skip
+def test_a_dump_shows_by_its_namespaces_that_it_has_all_pods(others, token, lists_all):
+    pod = sample.pod("train", "kai", None, ASKS, labels={"runai-gpu-group": "g"})
+    items = [pod, *(sample.pod("other", "kai", namespace=each) for each in others)]
+    listed = {"kind": "List", "apiVersion": "v1", "metadata": {"continue": token}, "items": items}
+    assert decode_dump(json.dumps(listed).encode()).lists_all is lists_all
 
 
 @pytest.mark.parametrize("content", [{"NVIDIA_VISIBLE_DEVICES": gpu(1)}, None, [], {"a": 1}])

@@ -38,6 +38,8 @@ from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQu
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.schemes.kai.config_map import is_shared_gpu
+from vgpu.schemes.kai.groups import groups_of
+from vgpu.schemes.kai.keys import KAI_NAMESPACE
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
     VOLCANO_CONFIG,
@@ -61,6 +63,9 @@ _LIST: Final = "List"
 
 DEEPEST_LIST: Final = 8
 """Maximum number of lists within each other."""
+
+_OF_SYSTEM: Final = frozenset({"kube-system", KAI_NAMESPACE})
+"""Namespaces whose pods are in each list of all namespaces."""
 
 _QUOTED: Final = 60
 """Maximum number of quoted bytes of a file that is no JSON."""
@@ -93,6 +98,9 @@ class Dump(msgspec.Struct, frozen=True):
         also: the objects of the further kinds that were asked for, by kind.
         config_maps: the data of the further ConfigMaps that were asked for, by namespace and name.
         shared_gpu: likewise of those by which KAI Scheduler passes GPUs to containers.
+        pod_namespaces: the namespaces of all pods, including those that are not kept.
+        has_whole_groups: whether a pod is in a GPU group of KAI Scheduler, and it is not one page
+            of a longer list.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -112,6 +120,17 @@ class Dump(msgspec.Struct, frozen=True):
     also: Mapping[str, tuple[Any, ...]] = {}
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = {}
     shared_gpu: Mapping[tuple[str, str], Mapping[str, str]] = {}
+    pod_namespaces: frozenset[str] = frozenset()
+    has_whole_groups: bool = False
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether it shows that it has the pods of all namespaces, where one is in a GPU group.
+
+        Such a list has pods of the system, and of others. Without these nothing is known.
+        """
+        has_system = not _OF_SYSTEM.isdisjoint(self.pod_namespaces)
+        return self.has_whole_groups and has_system and len(self.pod_namespaces) > 1
 
     @property
     def is_foreign(self) -> bool:
@@ -413,7 +432,7 @@ def decode_dump(
     if scheduling:
         lists[PODS.name] = scheduling_pods(keep), placed
     unhealthy: dict[str, str] = {}
-    total = 0
+    pods_by_namespace: Counter[str] = Counter()
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
     for kind, about, item in items_of(content, object_name):
@@ -422,7 +441,7 @@ def decode_dump(
             continue
         try:
             if kind in lists:
-                total += kind == PODS.name
+                pods_by_namespace[about.metadata.namespace] += kind == PODS.name
                 api_kind, kept = lists[kind]
                 kept += api_kind.kept(item, object_name, keep)
             elif kind == CONFIG_MAPS.name and about.metadata.name.startswith(_UNHEALTHY):
@@ -441,10 +460,11 @@ def decode_dump(
     nodes += (each.node for each in scheduling_nodes)
     pods += (each.pod for each in placed if each.pod is not None)
     used = tuple(nodes), tuple(pods), tuple(share_pods)
+    has_groups = any(map(groups_of, pods))
     return Dump(
         *used,
         unhealthy,
-        total,
+        pods_by_namespace.total(),
         others,
         tuple(bad),
         tuple(namespaces),
@@ -457,6 +477,8 @@ def decode_dump(
         {kind: tuple(objects) for kind, objects in further.items()},
         named,
         shared_gpu,
+        frozenset(name for name, number in pods_by_namespace.items() if number),
+        has_groups and not is_cut(content, object_name),
     )
 
 

@@ -218,6 +218,7 @@ def _from_files(
         unhealthy,
         tuple(malformed.values()),
         resource_claims,
+        lists_all=any(dump.lists_all for dump in dumps),
         bind_requests=tuple(each for dump in dumps for each in dump.also[BIND_REQUESTS.name]),
         config_maps={name: data for dump in dumps for name, data in dump.shared_gpu.items()},
     )

@@ -45,6 +45,9 @@ RESERVATION: Final = ("app", "kai-resource-reservation")
 RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of the reservation pods; the second is that of releases before v0.6."""
 
+KAI_NAMESPACE: Final = "kai-scheduler"
+"""The namespace of KAI's own programs."""
+
 RESERVATION_NAME: Final = "gpu-reservation-"
 """The beginning of their names in all releases."""
 
