@@ -147,7 +147,7 @@ class Answers:
 
     def _document(self, explanation: Explanation) -> ExplanationDocument:
         evidence = self._evidence
-        cluster = evidence.cluster
+        cluster = evidence.read
         notes = (*cluster.notes, *evidence.schemes.notes, *cluster.kueue.notes)
         return explanation_document(msgspec.structs.replace(explanation, notes=notes))
 

@@ -9,8 +9,9 @@ from tests.reconciler.samples import NOW, lock, node, pod
 from vgpu.inventory import Objects
 from vgpu.model.objects import Container, Namespace
 from vgpu.model.taints import Taint
+from vgpucli.explain.cluster_objects import ClusterObjects
 from vgpucli.explain.document import document
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import explain_node
 from vgpucli.explain.pod import explain_pod

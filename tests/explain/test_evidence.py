@@ -22,7 +22,8 @@ from vgpu.model.resource_claims import (
     ResourceSlice,
 )
 from vgpu.model.taints import Taint
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import explain_gpu, explain_node
 from vgpucli.explain.pod import explain_pod
@@ -286,7 +287,7 @@ def test_a_resource_that_no_node_but_a_dra_driver_has_is_none_of_nvidias_plugin(
     assert decisive(explained)[2] == ["resource_claims_wait"]
     assert explained.decisive.detail == GPUS_OF_CLAIMS
     assert "DeviceClass" in explained.advice
-    advertising = structs.replace(evidence.cluster.objects, nodes=(whole("gpu-1"),))
+    advertising = structs.replace(evidence.read.objects, nodes=(whole("gpu-1"),))
     evidence = ClusterEvidence(ClusterObjects(advertising, NOW))
     assert evidence.of_pod(evidence.pod("ml", "whole-")).observed == {"nvidia.com/gpu": 1}
 

@@ -6,7 +6,8 @@ from tests.reconciler.samples import NOW, handshake, lock, node, pod, unbound, u
 from vgpu.inventory import Objects
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Node
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import (
     explain_gpu,

@@ -26,7 +26,8 @@ from vgpu.model.objects import (
 )
 from vgpu.model.taints import CORDON, Taint, Toleration
 from vgpu.model.units import GIB
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.pod import explain_pod, explain_unreadable_pod
 

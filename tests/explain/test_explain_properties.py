@@ -29,7 +29,8 @@ from vgpu.kube.kinds import PODS
 from vgpu.model.objects import Namespace
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.result import PlacementRefusal
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, WayStep
 from vgpucli.explain.near_findings import EVERY_RULE
 from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
@@ -74,7 +75,7 @@ def explained(evidence, finding):
     if about.kind is ObjectKind.DEVICE:
         of_node = evidence.of_node(evidence.node(about.node))
         return explain_gpu(of_node, gpu_entry(of_node, about.name))
-    objects = (*evidence.schemes.pods, *evidence.cluster.objects.pods)
+    objects = (*evidence.schemes.pods, *evidence.read.objects.pods)
     by_uid = {uid: each for each in objects for uid in (each.ref.uid, each.kubelet_uid)}
     found = by_uid.get(about.uid) or evidence.pod(about.namespace, about.name)
     return explain_pod(evidence.of_pod(found))

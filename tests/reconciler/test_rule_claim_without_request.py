@@ -10,7 +10,8 @@ from tests.reconciler.samples import node, pod, replace, snapshot, uuid, with_le
 from tests.reconciler.test_rule_conflicts import find, only
 from vgpu.inventory import Objects
 from vgpu.model.objects import Container
-from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.cluster_objects import ClusterObjects
+from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import ExplainOutcome, WayStep
 from vgpucli.explain.node import explain_node
 from vgpucli.explain.pod import explain_pod

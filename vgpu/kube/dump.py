@@ -459,10 +459,11 @@ def decode_dump(
             bad.append(unread(kind, item, error))
     nodes += (each.node for each in scheduling_nodes)
     pods += (each.pod for each in placed if each.pod is not None)
-    used = tuple(nodes), tuple(pods), tuple(share_pods)
     has_groups = any(map(groups_of, pods))
     return Dump(
-        *used,
+        tuple(nodes),
+        tuple(pods),
+        tuple(share_pods),
         unhealthy,
         pods_by_namespace.total(),
         others,

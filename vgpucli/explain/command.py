@@ -238,7 +238,7 @@ def _evidence(flags: dict[str, Any], ask: Callable[[Any, Any], Any]) -> Any:
 
 
 def _print(evidence: Any, explanation: Any, output: str, notes: Iterable[str] = ()) -> None:
-    cluster = evidence.cluster
+    cluster = evidence.read
     all_notes = (*cluster.notes, *evidence.schemes.notes, *cluster.kueue.notes, *notes)
     explanation = msgspec.structs.replace(explanation, notes=all_notes)
     if output == "json":
@@ -270,7 +270,7 @@ def _missing_workload(name: str, evidence: Any) -> click.ClickException:
     """The error for a workload that does not exist, or is of no object that was read."""
     from vgpu.kube.kueue_kinds import WORKLOADS  # noqa: PLC0415  # slow to import
 
-    kueue = evidence.cluster.kueue
+    kueue = evidence.read.kueue
     error = _missing(f"no Workload {name} of Kueue", name, evidence.workload_names)
     text = error.message
     if WORKLOADS.name in kueue.unread:
