@@ -108,7 +108,7 @@ class Known(msgspec.Struct):
 
 
 def each_finding_is_in_the_explanation_of_its_object(known):
-    broken = {each.ref.name for each in known.read.objects.malformed}
+    broken = {each.ref.name for each in known.cluster.objects.malformed}
     for finding in known.findings:
         if finding.object_ref.name in broken:
             continue  # there is nothing of it to explain but this
@@ -173,7 +173,7 @@ def nothing_is_fine_of_which_less_may_be_free(known):
 
 
 def each_error_of_doctor_about_a_node_is_in_its_explanation(known):
-    nodes = known.read.objects.nodes
+    nodes = known.cluster.objects.nodes
     facts = ClusterFacts(known.cluster.now, is_dump=True, nodes=tuple(map(ReportedNode, nodes)))
     for found in cluster_findings(facts):
         if found.severity is not Severity.ERROR:
@@ -199,7 +199,7 @@ def no_scheduler_is_stale_beside_a_pod_in_the_way(known):
 
 def the_view_and_the_ledger_know_the_same_pods_without_gpu(known):
     """Of the system that a node with a view has, by the API server's objects alone."""
-    objects = known.read.objects
+    objects = known.cluster.objects
     detected = detect_schemes(objects, UNITS)
     named = nodes_of_one_system(objects)
     for of_node in known.shown.nodes:

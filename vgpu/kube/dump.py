@@ -244,10 +244,11 @@ def items_of(
         yield from _items(document, decoded, object_name, DEEPEST_LIST)
 
 
-def is_cut(content: bytes, object_name: str = "dump") -> bool:
+def is_cut(content: bytes | DumpItems, object_name: str = "dump") -> bool:
     """Whether a document is one page of an API server's answer."""
+    text = content.content if isinstance(content, DumpItems) else content
     try:
-        documents = list(documents_of(content, object_name))
+        documents = list(documents_of(text, object_name))
     except SourceError:
         return False
     return any(listed.metadata.continue_token for _, listed in documents)
