@@ -9,6 +9,7 @@ import msgspec
 
 from exporter.view import ExporterView
 from vgpu.ledger import Conflict, ConflictKind, Statement
+from vgpu.ledger.conflicts import OF_GPU_GROUPS
 from vgpu.ledger.container_usage import ContainerUsage, ShareUsage
 from vgpu.ledger.limit_verdict import LimitState
 from vgpu.model.allocation import Share
@@ -64,6 +65,7 @@ CONFLICT_RUNBOOKS: Final[Mapping[ConflictKind, str]] = {
     ConflictKind.RESOURCE_CLAIM_LEFT: "resource_claim",
     ConflictKind.CDI_SPEC_MISSING: "resource_claim",
     ConflictKind.MALFORMED: "malformed_object",
+    **dict.fromkeys(OF_GPU_GROUPS, "kai"),
 }
 """The runbook of each kind of conflict."""
 

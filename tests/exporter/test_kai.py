@@ -2,18 +2,20 @@
 
 from exporter.allocations import allocation_totals
 from exporter.families import OWN_TABLES
+from exporter.problems import CONFLICT_RUNBOOKS, conflict_problems
 from exporter.sampler import codecs
 from tests.exporter.test_nvidia_sharing import view_of
 from tests.kai.kai_world import KaiNode, Seen, TenantPod
-from tests.support.kai_pods import NODE, gpu
+from tests.support.kai_pods import NODE, gpu, kai_node, reservation, tenant
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.ledger.conflicts import OF_GPU_GROUPS
+from vgpu.ledger.conflicts import OF_GPU_GROUPS, ConflictKind
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kai.row import KAI_ROW
 from vgpu.schemes.registry import registered
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
+from vgpu.sources.samples import Observation, pod_sample, with_node
 
 
 def page(seen, node=NODE):
@@ -68,6 +70,19 @@ def test_the_conflicts_of_groups_have_numbers_on_nodes_of_kai_only():
     named = [line for line in lines() if any(f'"{kind}"' in line for kind in kinds)]
     assert len(named) == len(kinds)
     assert {line.rpartition(" ")[2] for line in named} == {"0"}
+
+
+def test_the_status_page_names_the_pod_the_group_and_the_runbook_of_each_conflict():
+    assert CONFLICT_RUNBOOKS.keys() == set(ConflictKind)
+    pods = (reservation(), reservation("h", gpu(1)), tenant(fraction="0.004"))
+    seen = Observation(pods=with_node(pod_sample(pods, complete=True), kai_node()))
+    builder = LedgerBuilder(codecs(None, None), NODE)
+    view = view_of(seen, builder.usage(seen), allocation_totals(builder.ledger(seen)))
+    texts = [f"{each.text} {each.detail.page}" for each in conflict_problems(view)]
+    assert len(texts) == 3
+    for text, part in zip(texts, (gpu(1), gpu(1), "team-a/train"), strict=True):
+        assert part in text
+        assert text.endswith("runbooks/kai")
 
 
 def test_a_node_without_kai_serves_the_same_bytes(make_bench):

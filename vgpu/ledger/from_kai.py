@@ -432,7 +432,10 @@ def _of_gpus(groups: GpuGroups) -> Iterator[GroupProblem]:
                 ConflictKind.GPU_IN_GROUPS,
                 _ref(next(iter(found.values()))),
                 device=gpu,
-                detail=f"groups {', '.join(found)} have reservation pods on this GPU",
+                detail=(
+                    f"groups {', '.join(found)} have reservation pods on {gpu}:"
+                    f" {_named(found.values())}"
+                ),
             )
 
 
