@@ -12,12 +12,13 @@ from reconciler.observe.dump import DumpObserver
 from reconciler.policy import Policy
 from vgpu.inventory import Units
 from vgpu.kube.dump import joined
+from vgpu.kube.installation_kinds import MUTATING_WEBHOOKS
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import not_a_dump, reread
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.read import from_dumps, from_server, installed_in_dumps
 from vgpucli.explain.cluster_objects import ClusterObjects
-from vgpucli.explain.kai_read import dumped_kai
+from vgpucli.explain.kai_read import all_kai_at, dumped_kai
 from vgpucli.explain.read import EXPLAINED_KINDS, dumped_webhooks, volcano_of_dumps
 from vgpucli.explain.webhooks import PodWebhooks
 from vgpucli.inspect.read import (
@@ -45,6 +46,7 @@ class FleetObjects(msgspec.Struct, frozen=True):
         facts: as ``vgpu doctor`` reads.
         prepared: the plan of ``vgpu reconcile plan``, with its defaults.
         is_dump: whether files were read, which do not change.
+        notes: what is missing of the kinds of queues.
     """
 
     name: str
@@ -53,6 +55,7 @@ class FleetObjects(msgspec.Struct, frozen=True):
     facts: ClusterFacts
     prepared: PreparedPlan
     is_dump: bool
+    notes: tuple[str, ...] = ()
 
 
 def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
@@ -96,12 +99,16 @@ def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObject
         kueue=kueue_at(cluster),
         volcano=with_scheduler_of(volcano_at(cluster), lambda: facts),
     )
+    kai, kai_notes = all_kai_at(cluster)
     explained = msgspec.structs.replace(
         _explained(read),
         quotas_read=quotas_read,
         installation=lambda: facts,
         volcano=lambda *_: read.volcano,
-        webhooks=lambda *_: PodWebhooks(facts.webhooks),
+        webhooks=lambda *_: PodWebhooks(
+            facts.webhooks if facts.has_read(MUTATING_WEBHOOKS) else None
+        ),
+        kai=kai,
     )
     policy = Policy()
     observer = ListingObserver(
@@ -111,7 +118,9 @@ def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObject
         resource_claims=policy.reads_resource_claims,
     )
     prepared = Cycles(observer, policy, clock=lambda: read.as_of).make()
-    return FleetObjects(cluster.server, read, explained, facts, prepared, is_dump=False)
+    notes = (*read.kueue.notes, *read.volcano.notes, *kai_notes)
+    name = cluster.server
+    return FleetObjects(name, read, explained, facts, prepared, is_dump=False, notes=notes)
 
 
 def _explained(read: Read) -> ClusterObjects:

@@ -201,7 +201,7 @@ def snapshot(objects: FleetObjects, units: Units) -> FleetSnapshot:
         objects.name,
         read.as_of,
         objects.is_dump,
-        whole.notes,
+        tuple(dict.fromkeys((*whole.notes, *objects.notes))),
         whole,
         inventory_document(whole, read.as_of),
         groups,

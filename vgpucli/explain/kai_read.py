@@ -1,7 +1,11 @@
 """How `vgpu explain` reads what KAI Scheduler has written: from dumps, or from the API server."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any, Final
+
+import msgspec
 
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
@@ -22,9 +26,54 @@ from vgpu.model.names import PodRef
 from vgpu.model.reasons import SourceError
 from vgpu.program.kube_flags import ReadDump
 from vgpucli.explain.kai_objects import KaiObjects, ReadKai
+from vgpucli.queue_objects import listed
 
 _MOST_LEVELS: Final = 16
 """Maximum number of queues above each other that are read."""
+
+
+class _AllOfKai(msgspec.Struct, frozen=True, dict=True):
+    """All objects of KAI Scheduler by the name of their kind; of ``unread`` ones some may miss."""
+
+    objects: Mapping[str, tuple[Any, ...]]
+    unread: frozenset[str]
+
+    def of_pod(self, ref: PodRef) -> KaiObjects:
+        """What is written about a pod."""
+        pod = self._pods.get((ref.namespace, ref.name))
+        pod = None if pod is None or pod.uid != ref.uid else pod
+        requests: tuple[BindRequest, ...] = self.objects.get(BIND_REQUESTS.name, ())
+        named = [each for each in requests if each.is_of(ref)]
+        group_ref = (ref.namespace, "" if pod is None else pod.group)
+        group = self._groups.get(group_ref)
+        return KaiObjects(
+            pod,
+            next(iter(named), None),
+            group,
+            _levels(group, self._queues.get),
+            self.unread,
+            members=None if group is None else self._members[group_ref],
+        )
+
+    @cached_property
+    def _pods(self) -> Mapping[tuple[str, str], KaiPod]:
+        pods: tuple[KaiPod, ...] = self.objects.get(KAI_PODS.name, ())
+        return {(each.namespace, each.name): each for each in pods}
+
+    @cached_property
+    def _groups(self) -> Mapping[tuple[str, str], KaiGroup]:
+        groups: tuple[KaiGroup, ...] = self.objects.get(KAI_GROUPS.name, ())
+        return {(each.namespace, each.name): each for each in groups}
+
+    @cached_property
+    def _queues(self) -> Mapping[str, KaiQueue]:
+        queues: tuple[KaiQueue, ...] = self.objects.get(KAI_QUEUES.name, ())
+        return {each.name: each for each in queues}
+
+    @cached_property
+    def _members(self) -> Counter[tuple[str, str]]:
+        pods = (each for each in self._pods.values() if not each.has_ended)
+        return Counter((each.namespace, each.group) for each in pods)
 
 
 def dumped_kai(paths: Sequence[str], file: ReadDump) -> ReadKai:
@@ -33,7 +82,8 @@ def dumped_kai(paths: Sequence[str], file: ReadDump) -> ReadKai:
     by_kind = {(kind.name, kind.api_version): kind for kind in kinds}
     by_kind |= {(kind.name, ""): kind for kind in (KAI_PODS, BIND_REQUESTS)}
 
-    def read(ref: PodRef) -> KaiObjects:
+    @cache
+    def parsed() -> _AllOfKai:
         found: dict[str, dict[tuple[str, str], Any]] = {kind.name: {} for kind in kinds}
         bad: set[str] = set()
         for path in paths:
@@ -47,28 +97,26 @@ def dumped_kai(paths: Sequence[str], file: ReadDump) -> ReadKai:
                         found[name][getattr(each, "namespace", ""), each.name] = each
                 except SourceError:
                     bad.add(name)
-        objects = {name: list(of_kind.values()) for name, of_kind in found.items()}
+        objects = {name: tuple(of_kind.values()) for name, of_kind in found.items()}
         unread = bad | {kind.name for kind in KAI_KINDS if not objects[kind.name]}
-        pods: list[KaiPod] = objects[KAI_PODS.name]
-        own = [each for each in pods if (each.uid, each.name) == (ref.uid, ref.name)]
-        pod = next(iter(own), None)
-        requests: list[BindRequest] = objects[BIND_REQUESTS.name]
-        named = [each for each in requests if each.is_of(ref)]
-        groups: list[KaiGroup] = objects[KAI_GROUPS.name]
-        group_ref = (ref.namespace, "" if pod is None else pod.group)
-        own_groups = (each for each in groups if (each.namespace, each.name) == group_ref)
-        group = next(own_groups, None)
-        queues = {each.name: each for each in objects[KAI_QUEUES.name]}
-        return KaiObjects(
-            pod,
-            next(iter(named), None),
-            group,
-            _levels(group, queues.get),
-            frozenset(unread),
-            members=None if group is None else sum(each.is_in(group) for each in pods),
-        )
+        return _AllOfKai(objects, frozenset(unread))
 
-    return read
+    return lambda ref: parsed().of_pod(ref)
+
+
+def all_kai_at(cluster: ApiClient) -> tuple[ReadKai, tuple[str, ...]]:
+    """The same at the API server: all objects are listed now, and none for a pod; with notes.
+
+    A cluster without KAI does not have its kinds, and its pods are not listed. Raises ClusterError
+    if the API server cannot be reached.
+    """
+    notes: list[str] = []
+    unread: set[str] = set()
+    lists = {kind.name: listed(cluster, kind, notes, unread) for kind in KAI_KINDS}
+    if any(objects is not None for objects in lists.values()):
+        lists[KAI_PODS.name] = listed(cluster, KAI_PODS, notes, unread)
+    found = _AllOfKai({name: each or () for name, each in lists.items()}, frozenset(unread))
+    return found.of_pod, tuple(notes)
 
 
 def kai_at(cluster: ApiClient, ref: PodRef) -> KaiObjects:
