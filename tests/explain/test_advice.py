@@ -61,9 +61,9 @@ def test_bytes_where_mebibytes_are_counted_have_the_amount_that_is_meant(limits,
 )
 def test_bytes_become_whole_units_that_are_not_smaller(name, amount, counted, advice):
     pod = requesting({name: amount})
-    ((text, told),) = misread_amounts(pod, {})
+    ((text, advised),) = misread_amounts(pod, {})
     assert f"{name} counts {counted}, and no GPU has {amount}; 2.5 GiB need" in text
-    assert told == advice
+    assert advised == advice
 
 
 def test_an_amount_that_no_gpu_has_is_a_remark_of_a_valid_request():

@@ -171,6 +171,7 @@ OF_ONE_ORIGINAL = {
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",
     "vgpucli/doctor/": "looks for the components of each original",
     "vgpucli/explain/amounts.py": "has the resources of memory of all systems",
+    "vgpucli/explain/queue_evidence.py": "knows that KAI counts nodes without GPUs of NVIDIA",
     "vgpucli/explain/read.py": "asks for NVIDIA's ResourceClaims where no plugin has its resources",
     "vgpucli/explain/request_steps.py": "knows that gpushare serves one container of a pod",
     "vgpucli/demo/tokens.py": "its pods are of one system",
