@@ -2,6 +2,8 @@
 
 ========= =====================================================================
 objects   what is read: from the API server, or from dumps of it
+measured  what pods use on each GPU, by exporters or a Prometheus
+history   what they used before, by a Prometheus
 snapshot  the answers of the commands to these objects, all of one moment
 keeper    reads again and again, and keeps the newest snapshot
 problems  what needs action, of all answers, worst first

@@ -15,7 +15,8 @@ from vgpu.program.output import say
 from vgpu.program.resource_names import resource_flags
 from vgpu.program.web_flags import LISTEN_FLAG, WebOptions
 from vgpu.web.listen import parse_address
-from vgpucli.flags import unit_flags
+from vgpucli.flags import ACCESS, unit_flags
+from vgpucli.measure_flags import measure_flags, measuring
 
 if TYPE_CHECKING:
     from fleet.snapshot import FleetSnapshot
@@ -27,6 +28,8 @@ EPILOG: Final = f"""\
 Examples:
   vgpu fleet                            the cluster of the kubeconfig
   vgpu fleet --from dump.json           a dump of kubectl
+  vgpu fleet --prometheus http://localhost:9090
+                                        and what the pods use, and used before
   vgpu fleet --web.listen-address 127.0.0.1:0
                                         on any free port
 
@@ -61,6 +64,7 @@ what it reads: {page("fleet")}.
     help="The label, or else the annotation, that has the team: of the pod, or else of its"
     " Namespace.",
 )
+@measure_flags("What pods use, with each read:")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @unit_flags
 @resource_flags
@@ -107,15 +111,27 @@ def _maker(
     stack: ExitStack, flags: dict[str, Any], *, is_dump: bool
 ) -> "Callable[[], FleetSnapshot]":
     """A function that reads and answers. Raises click.ClickException."""
+    from fleet.history import History  # noqa: PLC0415
+    from fleet.measured import tolerant  # noqa: PLC0415
     from fleet.read import of_cluster, of_files  # noqa: PLC0415
     from fleet.snapshot import snapshot  # noqa: PLC0415
     from vgpu.inventory import Units  # noqa: PLC0415
+    from vgpu.sources.http_access import ClientOptions  # noqa: PLC0415
 
+    access = {each: flags[each] for each in ACCESS}
+    prometheus = flags["prometheus"]
+    measure = measuring(prometheus, flags["exporters"], access, limits=True)
+    measured = None if measure is None else tolerant(measure, prometheus or "")
+    history = History(prometheus, ClientOptions(**access)) if prometheus else None
     units, team_key = Units(flags["volcano_factor"], flags["gpushare_unit"]), flags["team_key"]
     if is_dump:
         files = flags["files"]
-        return lambda: snapshot(of_files(files, units, team_key), units)
+        return lambda: snapshot(
+            of_files(files, units, team_key), units, measured and measured(), history
+        )
     cluster = stack.enter_context(
         connected(flags["kubeconfig"], flags["context"], flags["request_timeout"])
     )
-    return lambda: snapshot(of_cluster(cluster, units, team_key), units)
+    return lambda: snapshot(
+        of_cluster(cluster, units, team_key), units, measured and measured(), history
+    )

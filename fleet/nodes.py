@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from fleet.measured import known_as
 from fleet.problems import NEEDS_ACTION, FleetProblem
 from fleet.snapshot import FleetSnapshot
 from vgpucli.inspect.document import NodeDocument
@@ -17,10 +18,14 @@ PAGE: Final = 100
 
 
 class NodeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A node as ``vgpu inspect`` has it, and the number of problems on it and on its GPUs."""
+    """A node as ``vgpu inspect`` has it, and the number of problems on it and on its GPUs.
+
+    ``used`` are the bytes that its pods use, by GPU; a GPU whose use is unknown is missing.
+    """
 
     node: NodeDocument
     problems: int
+    used: Mapping[str, int] = {}
 
 
 class NodesView(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,11 +57,16 @@ def _held(row: NodeRow) -> int:
     return sum(device.memory_held_bytes for device in row.node.devices)
 
 
+def _used(row: NodeRow) -> int:
+    return sum(row.used.values())
+
+
 SORTS: Final[Mapping[str, Callable[[NodeRow], tuple[object, ...]]]] = {
     "problems": lambda row: (-row.problems, row.node.name),
     "name": lambda row: (row.node.name,),
     "free": lambda row: (-_free(row), row.node.name),
     "held": lambda row: (-_held(row), row.node.name),
+    "used": lambda row: (-_used(row), row.node.name),
     "gpus": lambda row: (-len(row.node.devices), row.node.name),
 }
 """The orders; the first is the default."""
@@ -77,8 +87,17 @@ FILTERS: Final[Mapping[str, Callable[[NodeRow, str], bool]]] = {
 """Whether a filter with this text chooses a node."""
 
 
+def used_on(node: NodeDocument, used: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """The used bytes of the GPUs of one node."""
+    names = map(known_as, node.devices)
+    return {name: used[node.name, name] for name in names if (node.name, name) in used}
+
+
 def nodes_view(
-    snapshot: FleetSnapshot, problems: tuple[FleetProblem, ...], query: Mapping[str, str]
+    snapshot: FleetSnapshot,
+    problems: tuple[FleetProblem, ...],
+    used: Mapping[tuple[str, str], int],
+    query: Mapping[str, str],
 ) -> NodesView:
     """The page that the query asks for; unknown orders and pages are the first ones."""
     counts: dict[str, int] = {}
@@ -86,7 +105,10 @@ def nodes_view(
         name = problem.name if problem.kind == "Node" else problem.node
         if problem.severity in NEEDS_ACTION:
             counts[name] = counts.get(name, 0) + 1
-    rows = [NodeRow(node, counts.get(node.name, 0)) for node in snapshot.inspect.nodes]
+    rows = [
+        NodeRow(node, counts.get(node.name, 0), used_on(node, used))
+        for node in snapshot.inspect.nodes
+    ]
     filters = {name: query.get(name, "") for name in FILTERS}
     chosen = [
         row

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from fleet.measured import known_as
 from fleet.problems import NEEDS_ACTION, FleetProblem
 from fleet.snapshot import FleetSnapshot
 from fleet.waiting import PodTab, SimilarPods
@@ -27,7 +28,11 @@ class Sentence(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ModelCapacity(msgspec.Struct, frozen=True, rename="camel"):
-    """The GPUs of one model, each once; ``usable`` are those whose node takes new pods."""
+    """The GPUs of one model, each once; ``usable`` are those whose node takes new pods.
+
+    ``usedBytes`` is what pods use on ``measuredGpus`` of them, null if none is measured, and
+    ``idleBytes`` what is held on these GPUs and not used.
+    """
 
     model: str
     gpus: int
@@ -38,6 +43,9 @@ class ModelCapacity(msgspec.Struct, frozen=True, rename="camel"):
     free_bytes: int
     largest_free_bytes: int
     maybe_held_bytes: int
+    measured_gpus: int = 0
+    used_bytes: int | None = None
+    idle_bytes: int | None = None
 
 
 class Tab(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,12 +57,14 @@ class Tab(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def sentence(
-    snapshot: FleetSnapshot, problems: Iterable[FleetProblem], groups: Iterable[SimilarPods]
+    problems: Iterable[FleetProblem],
+    groups: Iterable[SimilarPods],
+    models: Iterable[ModelCapacity],
 ) -> Sentence:
     """The numbers of the first sentence."""
     waiting = [group for group in groups if group.tab == PodTab.WAITING]
     since = [group.since for group in waiting if group.since is not None]
-    models = model_capacities(snapshot)
+    models = tuple(models)
     return Sentence(
         sum(problem.severity in NEEDS_ACTION for problem in problems),
         sum(group.pods for group in waiting),
@@ -70,20 +80,31 @@ def takes_pods(node: NodeDocument, device: DeviceDocument) -> bool:
     return node.ready and not node.unschedulable and not node.closed and device.healthy
 
 
-def model_capacities(snapshot: FleetSnapshot) -> tuple[ModelCapacity, ...]:
+def model_capacities(
+    snapshot: FleetSnapshot, used: Mapping[tuple[str, str], int]
+) -> tuple[ModelCapacity, ...]:
     """The capacity by model, that with the most memory first; sums of ``vgpu inspect``'s GPUs."""
     by_model: dict[str, list[tuple[NodeDocument, DeviceDocument]]] = {}
     for node in snapshot.inspect.nodes:
         for device in node.devices:
             if device.system:
                 by_model.setdefault(device.model, []).append((node, device))
-    models = (_capacity(model, devices) for model, devices in by_model.items())
+    models = (_capacity(model, devices, used) for model, devices in by_model.items())
     return tuple(sorted(models, key=lambda model: (-model.memory_bytes, model.model)))
 
 
-def _capacity(model: str, devices: list[tuple[NodeDocument, DeviceDocument]]) -> ModelCapacity:
+def _capacity(
+    model: str,
+    devices: list[tuple[NodeDocument, DeviceDocument]],
+    used: Mapping[tuple[str, str], int],
+) -> ModelCapacity:
     open_to = [device for node, device in devices if takes_pods(node, device)]
     every = [device for _, device in devices]
+    measured = [
+        (device.memory_held_bytes, used[node.name, known_as(device)])
+        for node, device in devices
+        if (node.name, known_as(device)) in used
+    ]
     return ModelCapacity(
         model,
         len(every),
@@ -94,6 +115,9 @@ def _capacity(model: str, devices: list[tuple[NodeDocument, DeviceDocument]]) ->
         sum(device.memory_free_bytes or 0 for device in open_to),
         max((device.memory_free_bytes or 0 for device in open_to), default=0),
         sum(device.memory_maybe_held_bytes for device in open_to),
+        len(measured),
+        sum(use for _, use in measured) if measured else None,
+        sum(max(0, held - use) for held, use in measured) if measured else None,
     )
 
 

@@ -10,9 +10,12 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec import structs
 
 from fleet.fit_form import FitView, fit_view
-from fleet.nodes import NodesView, nodes_view
+from fleet.history import HistoryView, of_gpu, of_namespace, of_pod
+from fleet.measured import MeasuredSource, use_document, used_of_gpus
+from fleet.nodes import NodesView, nodes_view, used_on
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
 from fleet.problems import FleetProblem, problems
 from fleet.snapshot import FleetSnapshot
@@ -20,7 +23,7 @@ from fleet.waiting import PodTab, SimilarPods, similar_pods, with_conclusions
 from vgpucli.doctor.report import FindingDocument
 from vgpucli.explain.document import ExplanationDocument
 from vgpucli.inspect.document import DeviceDocument, HoldingDocument, NodeDocument, NvidiaDocument
-from vgpucli.inspect.groups import GroupDocument, GroupsDocument
+from vgpucli.inspect.groups import GroupDocument, GroupsDocument, UseDocument
 from vgpucli.inspect.queue_document import QueueDocument, QueuesDocument
 
 FIRST_PROBLEMS: Final = 20
@@ -48,6 +51,24 @@ class Answered:
     def groups(self) -> tuple[SimilarPods, ...]:
         """The pods by state and owner, without their explanations."""
         return similar_pods(self.snapshot)
+
+    @cached_property
+    def used(self) -> Mapping[tuple[str, str], int]:
+        """The bytes that pods use, by node and GPU."""
+        measured = self.snapshot.measured
+        if measured is None:
+            return {}
+        return used_of_gpus(self.snapshot.inspect.nodes, measured.pods)
+
+    @cached_property
+    def models(self) -> tuple[ModelCapacity, ...]:
+        """The capacity by model."""
+        return model_capacities(self.snapshot, self.used)
+
+    def history(self, selectors: tuple[str, ...], query: Mapping[str, str]) -> HistoryView | None:
+        """What was used over the range of the query; None without a Prometheus."""
+        history = self.snapshot.history
+        return None if history is None else history.lines(selectors, query.get("range", ""))
 
     def problems_of(self, choose: Callable[[FleetProblem], bool]) -> tuple[FleetProblem, ...]:
         """The problems that are chosen."""
@@ -85,13 +106,13 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
     snapshot, groups = answered.snapshot, answered.groups
     ill = [each for each in groups if each.tab in (PodTab.WAITING, PodTab.ABNORMAL)]
     return IndexView(
-        sentence(snapshot, answered.problems, groups),
+        sentence(answered.problems, groups, answered.models),
         answered.problems[:FIRST_PROBLEMS],
         len(answered.problems),
         tabs(groups),
         answered.explained(ill[:FIRST_GROUPS]),
-        model_capacities(snapshot),
-        nodes_view(snapshot, answered.problems, query),
+        answered.models,
+        nodes_view(snapshot, answered.problems, answered.used, query),
         tuple(snapshot.groups["namespace"].groups),
         tuple(each for each in snapshot.diagnosis.findings if each.reason == "installed"),
         snapshot.notes,
@@ -133,28 +154,35 @@ def pods(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Pods
 
 
 class PodView(_View, frozen=True):
-    """A pod: what it holds, why it does not run, what is wrong."""
+    """A pod: what it holds and uses, why it does not run, what is wrong; null is not measured."""
 
     explanation: ExplanationDocument
     holdings: tuple[HoldingDocument, ...]
     problems: tuple[FleetProblem, ...]
+    use: UseDocument | None
+    history: HistoryView | None
 
 
-def pod(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> PodView | None:
+def pod(answered: Answered, names: Sequence[str], query: Mapping[str, str]) -> PodView | None:
     """The page of a pod; None if there is none."""
     namespace, name = names
     explanation = answered.snapshot.answers.pod(namespace, name)
     if explanation is None:
         return None
+    holdings = tuple(
+        held
+        for node in answered.snapshot.inspect.nodes
+        for held in _holdings(node)
+        if (held.pod.namespace, held.pod.name) == (namespace, name)
+    )
+    measured = answered.snapshot.measured
+    uid = next((held.pod.uid for held in holdings), "")
     return PodView(
         explanation,
-        tuple(
-            held
-            for node in answered.snapshot.inspect.nodes
-            for held in _holdings(node)
-            if (held.pod.namespace, held.pod.name) == (namespace, name)
-        ),
+        holdings,
         answered.problems_of(lambda each: (each.namespace, each.name) == (namespace, name)),
+        use_document(measured.pods.get(uid)) if measured else None,
+        answered.history(of_pod(uid), query) if uid else None,
     )
 
 
@@ -179,7 +207,7 @@ def workload(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> 
 
 def nodes(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> NodesView:
     """A page of nodes."""
-    return nodes_view(answered.snapshot, answered.problems, query)
+    return nodes_view(answered.snapshot, answered.problems, answered.used, query)
 
 
 class NodePageView(_View, frozen=True):
@@ -189,6 +217,7 @@ class NodePageView(_View, frozen=True):
     nvidia: tuple[NvidiaDocument, ...]
     explanation: ExplanationDocument | None
     problems: tuple[FleetProblem, ...]
+    used: Mapping[str, int]
 
 
 def node(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> NodePageView | None:
@@ -202,6 +231,7 @@ def node(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> Node
         tuple(each for each in answered.snapshot.inspect.nvidia if each.node == name),
         answered.snapshot.answers.node(name),
         answered.problems_of(lambda each: name in (each.node, each.name)),
+        used_on(found, answered.used),
     )
 
 
@@ -210,21 +240,23 @@ def _node(answered: Answered, name: str) -> NodeDocument | None:
 
 
 class GpuView(_View, frozen=True):
-    """A GPU: who holds it, whether it takes shares, what is wrong."""
+    """A GPU: who holds it, what they use, whether it takes shares, what is wrong."""
 
     node: str
     device: DeviceDocument
     explanation: ExplanationDocument | None
     problems: tuple[FleetProblem, ...]
+    used: Mapping[str, int]
+    history: HistoryView | None
 
 
-def gpu(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> GpuView | None:
+def gpu(answered: Answered, names: Sequence[str], query: Mapping[str, str]) -> GpuView | None:
     """The page of a GPU; None if there is none."""
     node_name, name = names
     found = _node(answered, node_name)
     devices = found.devices if found is not None else []
     device = next((each for each in devices if name in (each.uuid, each.name)), None)
-    if device is None:
+    if found is None or device is None:
         return None
     known_as = (name, device.name)
     return GpuView(
@@ -232,6 +264,8 @@ def gpu(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> GpuVi
         device,
         answered.snapshot.answers.gpu(node_name, device.uuid or device.name),
         answered.problems_of(lambda each: each.kind == "Device" and each.name in known_as),
+        used_on(structs.replace(found, devices=[device]), answered.used),
+        answered.history(of_gpu(device.uuid), query) if device.uuid else None,
     )
 
 
@@ -264,10 +298,11 @@ class NamespaceView(_View, frozen=True):
     queues: tuple[QueueDocument, ...]
     similar_pods: tuple[SimilarPods, ...]
     problems: tuple[FleetProblem, ...]
+    history: HistoryView | None
 
 
 def namespace(
-    answered: Answered, names: Sequence[str], _: Mapping[str, str]
+    answered: Answered, names: Sequence[str], query: Mapping[str, str]
 ) -> NamespaceView | None:
     """The page of a namespace; None if none of its pods shares GPUs and it has no quota."""
     (name,) = names
@@ -282,6 +317,7 @@ def namespace(
         tuple(each for each in queues if each.name.startswith(f"{name}/")),
         answered.explained(own[:MOST_GROUPS]),
         answered.problems_of(lambda each: each.namespace == name),
+        answered.history(of_namespace(name), query),
     )
 
 
@@ -296,6 +332,28 @@ def systems(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> Syst
     """What is installed, and what is wrong with it."""
     diagnosis = answered.snapshot.diagnosis
     return SystemsView(diagnosis.counts, tuple(diagnosis.findings))
+
+
+class ReadView(_View, frozen=True):
+    """What was read.
+
+    Attributes:
+        name: the cluster, or the files.
+        is_dump: whether files were read.
+        source: who measured what pods use; null if nobody was asked.
+        notes: what could not be read, and what else a reader must know.
+    """
+
+    name: str
+    is_dump: bool
+    source: MeasuredSource | None
+    notes: tuple[str, ...]
+
+
+def what_is_read(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> ReadView:
+    """What was read, and what was not."""
+    snapshot = answered.snapshot
+    return ReadView(snapshot.name, snapshot.is_dump, snapshot.source, snapshot.notes)
 
 
 # ---------------------------------------------------------------- the table
@@ -328,6 +386,7 @@ PAGES: Final = (
     SitePage("/fit", fit, "fit.html", "What fits"),
     SitePage("/teams", teams, "teams.html", "Teams and queues"),
     SitePage("/systems", systems, "systems.html", "Systems"),
+    SitePage("/read", what_is_read, "read.html", "What is read"),
     SitePage("/pods/{}/{}", pod, "pod.html"),
     SitePage("/workloads/{}/{}", workload, "workload.html"),
     SitePage("/nodes/{}", node, "node.html"),

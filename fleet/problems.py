@@ -17,10 +17,11 @@ from reconciler.reasons import Effect, Rule
 from reconciler.report.document import EntryDocument
 from reconciler.rules.conflicts import CAUSES
 from vgpu.ledger import ConflictKind
+from vgpu.ledger.limit_verdict import LimitReason, LimitState
 from vgpu.model.documentation import page
 from vgpucli.doctor.model import Severity
 from vgpucli.doctor.report import FindingDocument
-from vgpucli.inspect.document import ConflictDocument
+from vgpucli.inspect.document import ConflictDocument, NodeDocument
 from vgpucli.inspect.groups import GroupDocument, LimitDocument
 
 SEVERITIES: Final[Mapping[str, Severity]] = {
@@ -141,6 +142,8 @@ def _all(snapshot: FleetSnapshot) -> Iterator[FleetProblem]:
     for finding in snapshot.diagnosis.findings:
         if finding.severity in NEEDS_ACTION:
             yield _of_finding(finding)
+    for node in snapshot.inspect.nodes:
+        yield from _of_limits(node)
     over = {entry.name for entry in plan.findings if entry.rule == Rule.OVER_QUOTA}
     for group in snapshot.groups["namespace"].groups:
         if group.name not in over:
@@ -226,6 +229,39 @@ def _of_conflict(conflict: ConflictDocument) -> FleetProblem:
         command=command_for(about[0].value, about[1], about[2], conflict.node),
         runbook=page("troubleshooting"),
     )
+
+
+# ---------------------------------------------------------------- limits
+
+WRONG_LIMITS: Final[Mapping[str, Severity]] = {
+    LimitState.EXCEEDED.value: Severity.ERROR,
+    LimitState.MISSING.value: Severity.ERROR,
+    LimitState.DIFFERENT.value: Severity.WARNING,
+}
+"""How bad a state of a container's limit is; the other states are none."""
+
+_LIMIT_TEXTS: Final = {reason.value: reason.explanation for reason in LimitReason}
+
+
+def _of_limits(node: NodeDocument) -> Iterator[FleetProblem]:
+    """The containers whose exporter reports that nothing limits them, or something else."""
+    holdings = (*node.unplaced, *(held for device in node.devices for held in device.holdings))
+    for held in holdings:
+        state, code = held.limit_state, held.limit_reason
+        if state is msgspec.UNSET or code is msgspec.UNSET or state not in WRONG_LIMITS:
+            continue
+        about = ObjectKind.POD.value, held.pod.namespace, held.pod.name
+        yield FleetProblem(
+            WRONG_LIMITS[state].value,
+            *about,
+            node.name,
+            "inspect",
+            code,
+            _LIMIT_TEXTS[code],
+            f"container {held.container}" if held.container else "",
+            command=command_for(*about, node.name),
+            runbook=page("limits"),
+        )
 
 
 # ---------------------------------------------------------------- doctor, quotas

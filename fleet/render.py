@@ -16,9 +16,11 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from fleet.history import RANGES, drawn
 from fleet.nodes import SORTS
 from fleet.pages import PAGES, link
 from vgpu import __version__
+from vgpu.ledger.limit_verdict import limit_word
 from vgpu.model.durations import age
 from vgpu.model.printable_text import printable
 from vgpu.model.units import count, percentage, rounded_size
@@ -90,6 +92,9 @@ def environment() -> Environment:
         ago=ago,
         amount=_amount,
         sorts=tuple(SORTS),
+        ranges=tuple(RANGES),
+        drawn=drawn,
+        limit_word=limit_word,
         nav=[(page.path, page.title) for page in PAGES if page.title],
     )
     made.filters.update(size=_size, percentage=percentage)

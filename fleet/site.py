@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
+from fleet.history import HistoryView
 from fleet.keeper import Keeper, Kept
 from fleet.pages import Answered, SitePage, find_page, link
 from fleet.render import rendered, text_of
@@ -104,7 +105,9 @@ class Site:
         *,
         is_json: bool,
     ) -> tuple[str, bytes] | None:
-        key = (kept.number, kept.failure, page.path, names, tuple(sorted(query.items())), is_json)
+        turn = 0 if snapshot.history is None else snapshot.history.turn
+        asked = tuple(sorted(query.items()))
+        key = (kept.number, kept.failure, turn, page.path, names, asked, is_json)
         with self._lock:
             known, explained = self._bodies.get(key), self._explained
         if known is not None:
@@ -125,7 +128,7 @@ class Site:
                 "view_time": f"{as_of:%Y-%m-%dT%H:%M:%SZ}",
                 "shown_time": f"{as_of:%Y-%m-%d %H:%M:%S} UTC",
                 "json_path": f"{'/index' if own == '/' else own}{JSON}{_query(query)}",
-                "page_link": lambda number: f"{own}{_query({**query, 'page': str(number)})}",
+                "with_query": lambda **changed: f"{own}{_query({**query, **changed})}",
                 "failure": kept.failure,
                 "refresh": self._refresh,
             }
@@ -134,7 +137,7 @@ class Site:
         with self._lock:
             if len(self._bodies) >= MOST_KEPT:
                 self._bodies.clear()
-            if explained == self._explained:
+            if explained == self._explained and not _is_incomplete(view):
                 self._bodies[key] = made
         return made
 
@@ -147,6 +150,12 @@ class Site:
 
 def _query(query: Mapping[str, str]) -> str:
     return f"?{urlencode(query)}" if query else ""
+
+
+def _is_incomplete(view: object) -> bool:
+    """Whether Prometheus did not answer: the next request asks again."""
+    history = getattr(view, "history", None)
+    return isinstance(history, HistoryView) and bool(history.problem)
 
 
 def _file(path: str, content_type: str) -> Handler:

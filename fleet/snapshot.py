@@ -14,6 +14,8 @@ from typing import Final
 import click
 import msgspec
 
+from fleet.history import History
+from fleet.measured import MeasuredSource
 from fleet.read import FleetObjects
 from reconciler.report.document import PlanDocument, plan_document
 from vgpu.inventory import Inventory, Units, inventory
@@ -29,7 +31,7 @@ from vgpucli.explain.document import document as explanation_document
 from vgpucli.explain.evidence import ClusterEvidence
 from vgpucli.explain.model import Explanation
 from vgpucli.explain.node import explain_gpu, explain_node, explain_unreadable_node, gpu_entry
-from vgpucli.explain.pod import explain_pod, explain_unreadable_pod
+from vgpucli.explain.pod import explain_pod, explain_unreadable_pod, with_use
 from vgpucli.explain.queue_step import explain_workload
 from vgpucli.fit.command import schemes_in_units
 from vgpucli.fit.document import FitDocument, fit_document
@@ -41,6 +43,7 @@ from vgpucli.inspect.document import document as inventory_document
 from vgpucli.inspect.groups import GroupsDocument, groups_document, groups_of, team_of
 from vgpucli.inspect.queue_document import QueuesDocument
 from vgpucli.inspect.queues import queues_document, queues_view
+from vgpucli.measured_use import Measured
 
 GROUPS: Final = ("namespace", "team")
 """The groups of ``vgpu inspect --by`` that the page shows, beside the queues."""
@@ -65,6 +68,8 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
         diagnosis: ``vgpu doctor -o json``.
         marks: the teams, as :class:`vgpucli.inspect.read.Read` has them.
         answers: explains one object.
+        measured: what pods use, None if nobody was asked.
+        history: asks for what they used before, None without a Prometheus.
     """
 
     name: str
@@ -79,6 +84,16 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
     diagnosis: DiagnosisDocument
     marks: Mapping[str, str]
     answers: "Answers"
+    measured: Measured | None = None
+    history: History | None = None
+
+    @property
+    def source(self) -> MeasuredSource | None:
+        """Who measured, None if nobody was asked."""
+        measured = self.measured
+        if measured is None:
+            return None
+        return MeasuredSource(measured.server, measured.exporters, measured.answered)
 
     def team(self, pod: Pod) -> str:
         """The team of a pod, "" if it has none."""
@@ -91,8 +106,11 @@ class Answers:
     Requests come on many threads, and one at a time is answered.
     """
 
-    def __init__(self, objects: FleetObjects, units: Units) -> None:
+    def __init__(
+        self, objects: FleetObjects, units: Units, measured: Measured | None = None
+    ) -> None:
         self._read, self._units = objects.read, units
+        self._measured = measured
         self._evidence = ClusterEvidence(objects.explained, units)
         self._lock = threading.Lock()
         self._made: dict[tuple[str, ...], ExplanationDocument | None] = {}
@@ -154,7 +172,10 @@ class Answers:
     def _pod(self, namespace: str, name: str) -> Explanation | None:
         pod = self._evidence.pod(namespace, name)
         if pod is not None:
-            return explain_pod(self._evidence.of_pod(pod))
+            explained = explain_pod(self._evidence.of_pod(pod))
+            if self._measured is None:
+                return explained
+            return with_use(explained, self._measured.pods.get(pod.kubelet_uid))
         malformed = self._evidence.malformed_pod(namespace, name)
         if malformed is None:
             return None
@@ -186,16 +207,25 @@ class Answers:
         return explain_workload(shown, answer, self._evidence.now)
 
 
-def snapshot(objects: FleetObjects, units: Units) -> FleetSnapshot:
-    """All answers but the explanations."""
+def snapshot(
+    objects: FleetObjects,
+    units: Units,
+    measured: Measured | None = None,
+    history: History | None = None,
+) -> FleetSnapshot:
+    """All answers but the explanations; ``measured`` is None if nobody was asked."""
     read = objects.read
+    pods = None if measured is None else measured.pods
+    if measured is not None:
+        read = msgspec.structs.replace(read, notes=(*read.notes, *measured.notes))
     whole = inventory(read.objects, units, read.as_of, read.scheduling)
-    whole = msgspec.structs.replace(whole, notes=(*read.notes, *whole.notes))
+    limits = None if measured is None else measured.limits
+    whole = msgspec.structs.replace(whole, notes=(*read.notes, *whole.notes), limits=limits)
     groups = {}
     for by in GROUPS:
-        found, notes = groups_of(read, units, by)
+        found, notes = groups_of(read, units, by, measured=pods)
         groups[by] = groups_document(found, by, read.as_of, notes)
-    view, notes = queues_view(read, units)
+    view, notes = queues_view(read, units, pods)
     findings = diagnosis(objects.facts.as_of, tuple(cluster_findings(objects.facts)))
     return FleetSnapshot(
         objects.name,
@@ -209,5 +239,7 @@ def snapshot(objects: FleetObjects, units: Units) -> FleetSnapshot:
         plan_document(objects.prepared.plan),
         diagnosis_document(findings),
         read.marks,
-        Answers(objects, units),
+        Answers(objects, units, measured),
+        measured,
+        history,
     )

@@ -15,6 +15,7 @@ import click
 import msgspec
 from msgspec import structs
 
+from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.sources.http_access import BadOption, ClientOptions
@@ -73,10 +74,30 @@ _FACTORS: Final = {MEMORY: 1, CORES: WHOLE_DEVICE_MILLI}
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What was measured, by the UID of the pod on its node, and notes about what is missing."""
+    """What was measured, by the UID of the pod on its node, and notes about what is missing.
+
+    ``server`` is the Prometheus that was asked, "" if ``exporters`` exporters were, of which
+    ``answered`` have answered.
+    """
 
     pods: Mapping[str, MeasuredUse]
     notes: tuple[str, ...] = ()
+    server: str = ""
+    exporters: int = 0
+    answered: int = 0
+
+    @property
+    def limits(self) -> Mapping[tuple[str, str], LimitReason]:
+        """(pod UID, container) -> why it is limited, or not; codes of newer exporters are none."""
+        return {
+            (uid, container): _REASONS[code]
+            for uid, use in self.pods.items()
+            for container, code in use.limits.items()
+            if code in _REASONS
+        }
+
+
+_REASONS: Final[Mapping[str, LimitReason]] = {reason.value: reason for reason in LimitReason}
 
 
 # ---------------------------------------------------------------- Prometheus
@@ -126,7 +147,7 @@ class Prometheus(PrometheusSource):
             uid: MeasuredUse(fields.get("used", {}), fields.get("idle", {}))
             for uid, fields in pods.items()
         }
-        return Measured(uses, (*notes,))
+        return Measured(uses, (*notes,), self.name)
 
     def with_limits(self, measured: Measured, pod_uid: str = "") -> Measured:
         """The same, with the reasons of limits; a note if they cannot be read."""
@@ -134,7 +155,7 @@ class Prometheus(PrometheusSource):
             answer = self._vector(limit_query(pod_uid))
         except Unanswered as error:
             note = f"{self.name}: no limits: {error}"
-            return Measured(measured.pods, (*measured.notes, note))
+            return structs.replace(measured, notes=(*measured.notes, note))
         limits: dict[str, dict[str, str]] = {}
         for series in answer.data.result:
             labels = series.metric
@@ -144,7 +165,7 @@ class Prometheus(PrometheusSource):
             uid: structs.replace(measured.pods.get(uid, MeasuredUse()), limits=limits.get(uid, {}))
             for uid in dict.fromkeys((*measured.pods, *filter(None, limits)))
         }
-        return Measured(pods, measured.notes)
+        return structs.replace(measured, pods=pods)
 
     def _vector(self, query: str) -> _Answer:
         return self.ask("query", {"query": query}, _ANSWER)
@@ -175,7 +196,9 @@ def of_exporters(exporters: Sequence[Exporter]) -> Measured:
     with ThreadPoolExecutor(max(1, min(32, len(exporters)))) as pool:
         answers = [*pool.map(ask, exporters)]
     shares = [share for answer in answers if not isinstance(answer, str) for share in answer]
-    return Measured(_by_pod(shares), tuple(each for each in answers if isinstance(each, str)))
+    notes = tuple(each for each in answers if isinstance(each, str))
+    answered = len(exporters) - len(notes)
+    return Measured(_by_pod(shares), notes, exporters=len(exporters), answered=answered)
 
 
 def _by_pod(shares: Iterable[PageShare]) -> dict[str, MeasuredUse]:

@@ -70,8 +70,12 @@ def prometheus(amounts, pod="", **more):
     return served("/api/v1/query", answer)
 
 
-def page(*pods):
-    """An exporter's page with these pods: (name, allocated and used GiB, cores, utilisation)."""
+def page(*pods, limited=()):
+    """An exporter's page with these pods: (name, allocated and used GiB, cores, utilisation).
+
+    ``limited`` are reasons of limits by the name of the pod.
+    """
+    limited = dict(limited)
     lines = ["vgpu_snapshot_timestamp_seconds 1"]
     for name, allocated, used, cores, busy in pods:
         labels = f'{{pod_uid="{UID.get(name, name)}",container="main",uuid="GPU-{name}"}}'
@@ -86,6 +90,9 @@ def page(*pods):
             for metric, value in values.items()
             if value is not None
         ]
+        if name in limited:
+            info = f'{labels[:-1]},limit_reason="{limited[name]}"}}'
+            lines.append(f"vgpu_container_info{info} 1")
     return HttpResponse(200, (), "\n".join([*lines, ""]).encode())
 
 

@@ -12,9 +12,14 @@ UNITS = Units(1024, 1024**3)
 FLAGS = ("--volcano.memory-factor", "1024", "--gpushare.memory-unit", "GiB")
 
 
-def site_of(*paths, units=UNITS):
+def site_of(*paths, units=UNITS, measured=None, history=None):
     """The site of dumps, and its first snapshot with its pods explained."""
-    keeper = Keeper(lambda: snapshot(of_files(paths, units, "team"), units), 0, ())
+
+    def make():
+        use = measured and measured("")
+        return snapshot(of_files(paths, units, "team"), units, use, history)
+
+    keeper = Keeper(make, 0, ())
     keeper.read(Explainer()._explain_all)  # on this thread: nothing to wait for
     return Site(keeper, 0)
 

@@ -12,17 +12,18 @@ from fleet.pages import PAGES
 from simulator.apiserver import ALL_KINDS
 from simulator.cluster import SimulatedCluster
 from simulator.demo_cluster import demo_cluster
+from tests.commands.test_inspect_use import ITEMS, page, served
 from tests.fleet.page_numbers import PageNumbers, as_json, resolved, texts, with_holdings
 from tests.fleet.pages_of_dump import FLAGS, get, site_of
 from tests.support.sample_cluster import NOW, items
+from vgpu.model.units import GIB
 from vgpucli.main import main
+from vgpucli.measure_flags import measuring
 
-COMMANDS = {
-    "inspect": ("inspect", *FLAGS),
-    "inspect-by-namespace": ("inspect", "--by", "namespace", *FLAGS),
-    "inspect-by-team": ("inspect", "--by", "team", *FLAGS),
-    "inspect-by-queue": ("inspect", "--by", "queue", *FLAGS),
-    "doctor": ("doctor", *FLAGS),
+GROUPS = {
+    "inspect-by-namespace": ("inspect", "--by", "namespace"),
+    "inspect-by-team": ("inspect", "--by", "team"),
+    "inspect-by-queue": ("inspect", "--by", "queue"),
 }
 
 
@@ -35,33 +36,64 @@ def of_demo():
     ]
 
 
-CLUSTERS = {"demo": of_demo, "sample": items, "nothing": lambda: items()[6:7]}
+CLUSTERS = {
+    "demo": of_demo,
+    "sample": items,
+    "nothing": lambda: items()[6:7],
+    "measured": lambda: list(ITEMS),
+}
+MEASURED = page(
+    ("a", 8, 3, 0.5, 0.25), ("b", 4, 1, None, None), limited={"a": "library_not_mapped"}
+)
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def dump(request, tmp_path_factory):
+def cluster(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def exporters(cluster):
+    """The URLs of the exporters that are asked: of one cluster one that answers, of two."""
+    if cluster != "measured":
+        yield ()
+        return
+    with served("/metrics", lambda _: MEASURED) as url:
+        yield url, "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def flags(exporters):
+    return (*FLAGS, *(word for url in exporters for word in ("--exporter", url)))
+
+
+@pytest.fixture(scope="module")
+def dump(cluster, tmp_path_factory):
     path = tmp_path_factory.mktemp("fleet") / "dump.json"
-    listed = {"apiVersion": "v1", "kind": "List", "items": CLUSTERS[request.param]()}
+    listed = {"apiVersion": "v1", "kind": "List", "items": CLUSTERS[cluster]()}
     path.write_text(json.dumps(listed))
     os.utime(path, (NOW, NOW))
     return str(path)
 
 
 @pytest.fixture(scope="module")
-def documents(dump):
+def documents(dump, flags, exporters):
     """The document of each command that owns a number."""
 
     def run(words):
         return as_json(CliRunner().invoke(main, (*words, "-o", "json", "--from", dump)).stdout)
 
-    found = {owner: run(words) for owner, words in COMMANDS.items()}
+    found = {owner: run((*words, *flags)) for owner, words in GROUPS.items()}
+    found["inspect"] = run(("inspect", *flags, *(["--limits"] if exporters else [])))
+    found["doctor"] = run(("doctor", *FLAGS))
     return {**found, "inspect": with_holdings(found["inspect"])}
 
 
 @pytest.fixture(scope="module")
-def pages(dump):
+def pages(dump, exporters):
     """Each page that is linked from another one: path -> (HTML, JSON)."""
-    site, found = site_of(dump), {}
+    measure = measuring(None, exporters, {}, limits=True)
+    site, found = site_of(dump, measured=measure), {}
     wanted = [page.path for page in PAGES if page.title]
     while wanted:
         path = wanted.pop()
@@ -87,6 +119,24 @@ def test_each_number_is_that_of_its_command(pages, documents):
     assert {"page", "doctor"} <= seen
     if documents["inspect"]["nodes"]:
         assert {"inspect", "inspect-by-namespace"} <= seen
+
+
+def test_what_pods_use_is_shown_where_exporters_measure_it(pages, exporters):
+    for path, (html, _) in pages.items():
+        assert ("exporters 1 of 2" in html) == bool(exporters), path
+        assert ("what pods use is not measured" in html) != bool(exporters), path
+    if not exporters:
+        return
+    gpus = {path: own["used"] for path, (_, own) in pages.items() if path.startswith("/gpus/")}
+    assert sorted(amount for used in gpus.values() for amount in used.values()) == [GIB, 3 * GIB]
+    html, own = pages["/"]
+    assert [model["usedBytes"] for model in own["models"]] == [4 * GIB]
+    assert any("127.0.0.1:1: connection refused" in note for note in own["notes"])
+    (problem,) = [each for each in own["problems"] if each["code"] == "library_not_mapped"]
+    assert (problem["name"], problem["severity"]) == ("a", "error")
+    html, own = pages["/pods/ml/a"]
+    assert own["use"]["usedMemoryBytes"] == 3 * GIB
+    assert "limited" in [step["step"] for step in own["explanation"]["steps"]]
 
 
 def test_no_text_has_a_number_of_its_own(pages):

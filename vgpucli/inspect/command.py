@@ -23,7 +23,6 @@ from vgpu.inventory import (
     only_scheme,
 )
 from vgpu.kube.label_selector import parse_selector
-from vgpu.ledger.limit_verdict import LimitReason
 from vgpu.model.documentation import page
 from vgpu.model.names import PodRef, Scheme
 from vgpu.program import cluster_names
@@ -358,15 +357,9 @@ def _with_limits(
     notes = (*notes, *shown.notes)
     if measure is None:
         return msgspec.structs.replace(shown, notes=notes)
-    known = {reason.value: reason for reason in LimitReason}
     measured = measure("")
-    limits = {
-        (uid, container): known[code]
-        for uid, use in measured.pods.items()
-        for container, code in use.limits.items()
-        if code in known
-    }
-    return msgspec.structs.replace(shown, limits=limits, notes=(*notes, *measured.notes))
+    notes = (*notes, *measured.notes)
+    return msgspec.structs.replace(shown, limits=measured.limits, notes=notes)
 
 
 def _refuse(*checks: tuple[object, str]) -> None:
