@@ -37,7 +37,7 @@ FAKE_NVML = $(BIN)/python -m tests.support.fake_nvml.build
 define CI_PACKAGES
 python3-venv make gcc libc6-dev git gpg: every test
 prometheus prometheus-alertmanager: alerts, dashboards and scrapes (tests/grafana, tests/e2e, tests/web)
-chromium fonts-dejavu-core: the status page in a browser (tests/e2e)
+chromium fonts-dejavu-core fonts-wqy-microhei: the status page in a browser (tests/e2e)
 containerd runc containernetworking-plugins busybox-static iptables iproute2 kmod socat conntrack: a real Kubernetes (tests/cluster)
 mmdebstrap: artefacts on a clean Debian (tests/release)
 endef

@@ -557,7 +557,7 @@ def chinese_tables() -> list[Table]:
 
 
 def chinese_texts() -> str:
-    """docs/zh/texts.toml as one string."""
+    """fleet/texts/reasons.toml as one string."""
     english = (text for _, _, rows in chinese_tables() for _, *more in rows for text in more)
     return texts_file(english, texts())
 
@@ -577,7 +577,7 @@ PAGES = {
     "reconcile-reasons.md": reason_codes_page,
     "runbooks/README.md": runbooks_page,
     "xids.md": xids_page,
-    "zh/texts.toml": chinese_texts,
+    "../fleet/texts/reasons.toml": chinese_texts,
     "zh/reasons.md": chinese_reasons,
 }
 

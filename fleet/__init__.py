@@ -10,6 +10,7 @@ problems  what needs action, of all answers, worst first
 waiting   the pods that do not run, grouped by owner and request
 overview  the first view
 pages     the table of pages: path, view, template
+language  the texts in English and Chinese
 render    templates, numbers with their owners, links
 door      who may look: this machine's user with the key that was printed
 ========= =====================================================================

@@ -17,13 +17,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoesca
 from markupsafe import Markup
 
 from fleet.history import RANGES, drawn
+from fleet.language import LANGUAGES
 from fleet.nodes import SORTS
 from fleet.pages import PAGES, link
 from vgpu import __version__
 from vgpu.ledger.limit_verdict import limit_word
 from vgpu.model.durations import age
 from vgpu.model.printable_text import printable
-from vgpu.model.units import count, percentage, rounded_size
+from vgpu.model.units import percentage, rounded_size
 from vgpu.quota.resources import amount_text
 
 FOLDER: Final = "templates"
@@ -86,7 +87,7 @@ def environment() -> Environment:
     made.globals.update(
         number=number,
         link=link,
-        count=count,
+        languages=LANGUAGES,
         version=__version__,
         part=_part,
         ago=ago,

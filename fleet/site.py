@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode
 
 from fleet.history import HistoryView
 from fleet.keeper import Keeper, Kept
+from fleet.language import COOKIE, LANGUAGES, PARAMETER, chosen_language, texts_of
 from fleet.pages import Answered, SitePage, find_page, link
 from fleet.render import rendered, text_of
 from fleet.snapshot import FleetSnapshot
@@ -45,6 +46,8 @@ JSON: Final = ".json"
 
 MOST_KEPT: Final = 64
 """Maximum number of rendered pages that are kept."""
+
+_COOKIE_FOR: Final = "Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict"
 
 _NOT_YET: Final = plain(503, "the cluster has not been read yet", (("Retry-After", "2"),))
 _NOT_FOUND: Final = plain(404, "there is no such page, or the object is not there any more")
@@ -85,15 +88,23 @@ class Site:
             return _NOT_FOUND
         page, names = found
         query = {name: texts[-1] for name, texts in parse_qs(request.query).items()}
-        made = self._body(kept, kept.snapshot, page, names, query, is_json=is_json)
+        headers, parameter = request.headers, query.pop(PARAMETER, "")
+        language = chosen_language(
+            parameter, headers.get("cookie", ""), headers.get("accept-language", "")
+        )
+        shown = JSON if is_json else language
+        made = self._body(kept, kept.snapshot, page, names, query, shown=shown)
         if made is None:
             return _NOT_FOUND
         etag, body = made
-        if etag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
-            return HttpResponse(HTTPStatus.NOT_MODIFIED, (*HEADERS, ("ETag", etag)))
+        more: Headers = (*HEADERS, ("ETag", etag))
+        if parameter in LANGUAGES:
+            more = (*more, ("Set-Cookie", f"{COOKIE}={parameter}; {_COOKIE_FOR}"))
+        if etag in [each.strip() for each in headers.get("if-none-match", "").split(",")]:
+            return HttpResponse(HTTPStatus.NOT_MODIFIED, more)
         kind = "application/json" if is_json else "text/html"
-        headers = (*HEADERS, ("Content-Type", f"{kind}; charset=utf-8"), ("ETag", etag))
-        return HttpResponse(HTTPStatus.OK, headers, body)
+        more = (*more, ("Content-Type", f"{kind}; charset=utf-8"))
+        return HttpResponse(HTTPStatus.OK, more, body)
 
     def _body(
         self,
@@ -103,11 +114,11 @@ class Site:
         names: tuple[str, ...],
         query: Mapping[str, str],
         *,
-        is_json: bool,
+        shown: str,
     ) -> tuple[str, bytes] | None:
         turn = 0 if snapshot.history is None else snapshot.history.turn
         asked = tuple(sorted(query.items()))
-        key = (kept.number, kept.failure, turn, page.path, names, asked, is_json)
+        key = (kept.number, kept.failure, turn, page.path, names, asked, shown)
         with self._lock:
             known, explained = self._bodies.get(key), self._explained
         if known is not None:
@@ -115,7 +126,7 @@ class Site:
         view = page.view(self._of(kept.number, snapshot), names, query)
         if view is None:
             return None
-        if is_json:
+        if shown == JSON:
             body = json_text(view).encode() + b"\n"
         else:
             own = link(page.path, *names)
@@ -129,6 +140,7 @@ class Site:
                 "shown_time": f"{as_of:%Y-%m-%d %H:%M:%S} UTC",
                 "json_path": f"{'/index' if own == '/' else own}{JSON}{_query(query)}",
                 "with_query": lambda **changed: f"{own}{_query({**query, **changed})}",
+                "t": texts_of(shown),
                 "failure": kept.failure,
                 "refresh": self._refresh,
             }

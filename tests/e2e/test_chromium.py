@@ -219,3 +219,14 @@ def test_fleet_pages_fit_a_phone(browser, kinds):
         tab = browser.open(address, **PHONE)
         assert tab.value("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
         assert [(address, each) for each in tab.value(BEYOND)] == []
+
+
+def test_fleet_pages_in_chinese_fit_a_phone_and_can_be_read(browser, kinds):
+    chinese = [f"{each}{'&' if '?' in each else '?'}lang=zh-CN" for each in kinds]
+    for address in chinese:
+        tab = browser.open(address, **PHONE)
+        assert tab.value("document.documentElement.lang") == "zh-CN"
+        assert tab.value("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+        assert [(address, each) for each in tab.value(BEYOND)] == []
+    assert "需要处理" in browser.open(chinese[0], **DESK).value("document.body.innerText")
+    browser.open(chinese[0].replace("zh-CN", "en"), **DESK)  # the cookie

@@ -105,7 +105,8 @@ def pages(dump, exporters):
         (json_path,) = re.findall(r'<a href="([^"]+)">JSON</a>', html)
         found[path] = html, as_json(get(site, json_path.replace("&amp;", "&")).body)
         wanted += [each.replace("&amp;", "&") for each in re.findall(r'href="(/[^"]*)"', html)]
-        wanted = [each for each in wanted if each != "/style.css" and ".json" not in each]
+        skipped = ("/style.css", ".json", "lang=")
+        wanted = [each for each in wanted if not any(part in each for part in skipped)]
     return found
 
 

@@ -1,7 +1,6 @@
 """The answers of the page: what is there, what is not, and what tenants have written."""
 
 import json
-import os
 
 import pytest
 
@@ -10,20 +9,9 @@ from fleet.problems import SEVERITIES
 from fleet.site import Site
 from reconciler.reasons import Rule
 from tests.fleet.pages_of_dump import get, site_of
-from tests.support.sample_cluster import NOW, gpushare_node, gpushare_pod, items, pod
+from tests.support.sample_cluster import gpushare_node, gpushare_pod, items, pod
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202egnp.exe&amp;\"'"
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    def write(objects):
-        path = tmp_path_factory.mktemp("site") / "dump.json"
-        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-        os.utime(path, (NOW, NOW))
-        return str(path)
-
-    return write
 
 
 @pytest.fixture(scope="module")
