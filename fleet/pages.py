@@ -18,6 +18,8 @@ from fleet.measured import MeasuredSource, use_document, used_of_gpus
 from fleet.nodes import NodesView, nodes_view, used_on
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
 from fleet.problems import FleetProblem, problems
+from fleet.repairs import Repairs
+from fleet.rights import RIGHTS
 from fleet.snapshot import FleetSnapshot
 from fleet.waiting import PodTab, SimilarPods, similar_pods, with_conclusions
 from vgpucli.doctor.report import FindingDocument
@@ -334,6 +336,28 @@ def systems(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> Syst
     return SystemsView(diagnosis.counts, tuple(diagnosis.findings))
 
 
+class RepairsView(_View, frozen=True):
+    """What the reconciler did lately; null of a dump."""
+
+    repairs: Repairs | None
+
+
+def all_repairs(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> RepairsView:
+    """What the reconciler did lately."""
+    return RepairsView(answered.snapshot.repairs)
+
+
+class RightView(_View, frozen=True):
+    """Verbs on a resource, and what they are for; "" if the page cannot do without them."""
+
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    verbs: tuple[str, ...]
+    need: str
+
+
 class ReadView(_View, frozen=True):
     """What was read.
 
@@ -342,18 +366,24 @@ class ReadView(_View, frozen=True):
         is_dump: whether files were read.
         source: who measured what pods use; null if nobody was asked.
         notes: what could not be read, and what else a reader must know.
+        rights: with which the API server is read.
     """
 
     name: str
     is_dump: bool
     source: MeasuredSource | None
     notes: tuple[str, ...]
+    rights: tuple[RightView, ...]
 
 
 def what_is_read(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> ReadView:
     """What was read, and what was not."""
     snapshot = answered.snapshot
-    return ReadView(snapshot.name, snapshot.is_dump, snapshot.source, snapshot.notes)
+    rights = tuple(
+        RightView(each.group, each.resource, each.namespace, each.name, each.verbs, each.need)
+        for each in RIGHTS
+    )
+    return ReadView(snapshot.name, snapshot.is_dump, snapshot.source, snapshot.notes, rights)
 
 
 # ---------------------------------------------------------------- the table
@@ -386,6 +416,7 @@ PAGES: Final = (
     SitePage("/fit", fit, "fit.html", "What fits"),
     SitePage("/teams", teams, "teams.html", "Teams and queues"),
     SitePage("/systems", systems, "systems.html", "Systems"),
+    SitePage("/repairs", all_repairs, "repairs.html", "The reconciler"),
     SitePage("/read", what_is_read, "read.html", "What is read"),
     SitePage("/pods/{}/{}", pod, "pod.html"),
     SitePage("/workloads/{}/{}", workload, "workload.html"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fleet.repairs import Repairs, repairs_at
 from reconciler.cycle import Cycles, PreparedPlan
 from reconciler.observe.cluster import ListingObserver
 from reconciler.observe.dump import DumpObserver
@@ -47,6 +48,7 @@ class FleetObjects(msgspec.Struct, frozen=True):
         prepared: the plan of ``vgpu reconcile plan``, with its defaults.
         is_dump: whether files were read, which do not change.
         notes: what is missing of the kinds of queues.
+        repairs: what the reconciler did lately; None of a dump, which does not show it.
     """
 
     name: str
@@ -56,6 +58,7 @@ class FleetObjects(msgspec.Struct, frozen=True):
     prepared: PreparedPlan
     is_dump: bool
     notes: tuple[str, ...] = ()
+    repairs: Repairs | None = None
 
 
 def of_files(paths: Sequence[str], units: Units, team_key: str) -> FleetObjects:
@@ -119,8 +122,16 @@ def of_cluster(cluster: "ApiClient", units: Units, team_key: str) -> FleetObject
     )
     prepared = Cycles(observer, policy, clock=lambda: read.as_of).make()
     notes = (*read.kueue.notes, *read.volcano.notes, *kai_notes)
-    name = cluster.server
-    return FleetObjects(name, read, explained, facts, prepared, is_dump=False, notes=notes)
+    return FleetObjects(
+        cluster.server,
+        read,
+        explained,
+        facts,
+        prepared,
+        is_dump=False,
+        notes=notes,
+        repairs=repairs_at(cluster, facts),
+    )
 
 
 def _explained(read: Read) -> ClusterObjects:

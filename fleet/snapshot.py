@@ -17,6 +17,7 @@ import msgspec
 from fleet.history import History
 from fleet.measured import MeasuredSource
 from fleet.read import FleetObjects
+from fleet.repairs import Repairs
 from reconciler.report.document import PlanDocument, plan_document
 from vgpu.inventory import Inventory, Units, inventory
 from vgpu.model.objects import Pod
@@ -70,6 +71,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
         answers: explains one object.
         measured: what pods use, None if nobody was asked.
         history: asks for what they used before, None without a Prometheus.
+        repairs: what the reconciler did lately, None of a dump.
     """
 
     name: str
@@ -86,6 +88,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
     answers: "Answers"
     measured: Measured | None = None
     history: History | None = None
+    repairs: Repairs | None = None
 
     @property
     def source(self) -> MeasuredSource | None:
@@ -242,4 +245,5 @@ def snapshot(
         Answers(objects, units, measured),
         measured,
         history,
+        objects.repairs,
     )

@@ -374,9 +374,13 @@ def _event(change: _Change, kind: _Kind, selector: Selector) -> tuple[str, Json]
     return "DELETED", merged(change.before, {"metadata": {"resourceVersion": str(change.version)}})
 
 
+_FIELDS: Final = {"source": "source.component"}
+"""Fields of selectors that have another path in the object: that of an Event."""
+
+
 def _field(document: Json, path: str) -> str:
     value: Any = document
-    for part in path.split("."):
+    for part in _FIELDS.get(path, path).split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return "" if value is None else str(value)
 

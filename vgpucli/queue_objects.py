@@ -129,15 +129,17 @@ def listed(
     *,
     namespace: str = "",
     partly: set[str] | None = None,
+    **selectors: str,
 ) -> tuple[_Kept, ...] | None:
     """All objects of a kind; None if the server does not have the kind.
 
     Where these may not be read, those of ``namespace``: then the kind is in ``partly``.
+    ``selectors`` are those of :meth:`vgpu.apiserver.reader.Reader.pages`.
     """
     from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
 
     try:
-        served = cluster.served_pages(kind)
+        served = cluster.served_pages(kind, **selectors)
     except ClusterError as error:
         if error.status is None:
             raise

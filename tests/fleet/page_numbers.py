@@ -50,6 +50,7 @@ KEYS = {
     "tabs": ("name",),
     "models": ("model",),
     "holdings": ("pod.uid", "container", "device", "phase"),
+    "events": ("kind", "namespace", "name", "reason", "message"),
     "similarPods": ("tab", "owner", "request", "reason"),
 }
 """The fields that name an element of a list, by the list."""

@@ -124,13 +124,13 @@ def needed(component: InstalledComponent) -> Iterator[tuple[Right, str]]:
     for rights in RIGHTS.get(component.row.role, ()):
         if rights.flag and rights.flag not in component.flags:
             continue
-        namespace = _own(component) if rights.namespace == OWN else rights.namespace
+        namespace = own_namespace(component) if rights.namespace == OWN else rights.namespace
         for verb in rights.verbs:
             right = Right(rights.group, rights.resource, verb, namespace, rights.name)
             yield right, rights.need
 
 
-def _own(component: InstalledComponent) -> str:
+def own_namespace(component: InstalledComponent) -> str:
     """The namespace of its Leases and ConfigMaps, by its flags."""
     flags, role = component.flags, component.row.role
     typed = flags.get("lease-namespace", flags.get("state-namespace", ""))
