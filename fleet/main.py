@@ -74,37 +74,40 @@ what it reads: {page("fleet")}.
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Show all shared GPUs of a cluster on a page: what is wrong, who waits and why, what is free.
 
-    The page is for a browser on this machine. It reads the API server as you may, again and again,
-    and changes nothing.
+    The page is for a browser on this machine; on other addresses it is for all who may see
+    everything, with TLS and passwords or client certificates (--web.config.file). It reads the API
+    server again and again, and changes nothing.
     """
-    from fleet.service import page_service  # noqa: PLC0415  # slow to import
-
-    web = WebOptions.of(ctx.params)
-    _require_loopback(web)
+    far = _far_address(WebOptions.of(ctx.params))
     is_dump = reads_dumps(flags["files"])
     with ExitStack() as stack:
-        make = _maker(stack, flags, is_dump=is_dump)
         host = stack.enter_context(ProgramHost.from_flags(ctx.params))
         every = 0.0 if is_dump else flags["interval"]
-        routes, with_key = stack.enter_context(page_service(make, every))
-        host.start(routes)
-        address = with_key(host.urls[0])
-        say(f"The page, for one browser on this machine: {address}")
+        if far and not host.knows_its_clients:
+            raise CannotServe(
+                f"{LISTEN_FLAG} {far!r}: other machines reach it, so --web.config.file has to"
+                " require TLS, and passwords or client certificates; for this machine alone:"
+                f" {DEFAULT_ADDRESS}"
+            )
+        from fleet.door import Door  # noqa: PLC0415
+        from fleet.service import page_service  # noqa: PLC0415  # slow to import
+
+        door = Door()
+        make = _maker(stack, flags, is_dump=is_dump)
+        guarded = (lambda handler: handler) if far else door.guarded
+        host.start(stack.enter_context(page_service(make, every, guarded)))
+        address = host.urls[0] if far else door.address(host.urls[0])
+        say(f"The page{'' if far else ', for one browser on this machine'}: {address}")
         if flags["opens"]:
             webbrowser.open(address)
         host.wait()
     ctx.exit(host.leave())
 
 
-def _require_loopback(web: WebOptions) -> None:
-    """Refuse addresses that other machines reach. Raises CannotServe."""
-    for address in web.listen_address:
-        name, _ = parse_address(address)
-        if name not in ("127.0.0.1", "localhost", "::1"):
-            raise CannotServe(
-                f"{LISTEN_FLAG} {address!r}: the page is for this machine alone, such as"
-                f" {DEFAULT_ADDRESS}"
-            )
+def _far_address(web: WebOptions) -> str:
+    """The first address that other machines reach, "" if there is none."""
+    near = ("127.0.0.1", "localhost", "::1")
+    return next((each for each in web.listen_address if parse_address(each)[0] not in near), "")
 
 
 def _maker(

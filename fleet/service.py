@@ -1,4 +1,4 @@
-"""The parts of a running page, put together: reads, explanations, the door and the site."""
+"""The parts of a running page, put together: reads, explanations and the site."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from typing import Final
 
 import click
 
-from fleet.door import Door
 from fleet.explainer import Explainer
 from fleet.keeper import Keeper
 from fleet.site import Site
@@ -14,6 +13,7 @@ from fleet.snapshot import FleetSnapshot
 from vgpu.apiserver.connection import ClusterError
 from vgpu.model.reasons import SourceError
 from vgpu.program.pages import program_routes
+from vgpu.web.message import Handler
 from vgpu.web.routes import Routes
 
 FAILURES: Final = (ClusterError, SourceError, click.ClickException)
@@ -22,17 +22,17 @@ FAILURES: Final = (ClusterError, SourceError, click.ClickException)
 
 @contextmanager
 def page_service(
-    make: Callable[[], FleetSnapshot], every: float
-) -> Iterator[tuple[Routes, Callable[[str], str]]]:
-    """The routes, and the address to print for where they are served.
+    make: Callable[[], FleetSnapshot], every: float, guarded: Callable[[Handler], Handler]
+) -> Iterator[Routes]:
+    """The routes of the page, whose handlers are ``guarded``.
 
     ``make`` reads and answers, now and ``every`` so many seconds; 0 is never again. Raises what it
     raises the first time.
     """
     keeper = Keeper(make, every, FAILURES)
-    site, door = Site(keeper, every), Door()
+    site = Site(keeper, every)
     explainer = Explainer(site.changed)
     keeper.read(explainer.explain)
-    own = {path: door.guarded(handler) for path, handler in site.routes().items()}
+    own = {path: guarded(handler) for path, handler in site.routes().items()}
     with explainer, keeper:
-        yield program_routes("fleet", own), door.address
+        yield program_routes("fleet", own)

@@ -33,7 +33,7 @@ from vgpu.program.pages import PROBES
 from vgpu.program.process import build_info, process_numbers
 from vgpu.program.termination import EXIT_FAILURE, exit_now, outlasting
 from vgpu.program.web_flags import PROBE_FLAG, WebOptions, web_flags
-from vgpu.web.config import WebConfigError, WebConfigFile
+from vgpu.web.config import OPEN, WebConfigError, WebConfigFile
 from vgpu.web.message import Handler
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.routes import Routes
@@ -126,6 +126,13 @@ class ProgramHost:
     def requires_client_certificates(self) -> bool:
         """Whether only clients with a certificate that the web config file accepts get in."""
         return self._config is not None and self._config.current().requires_client_certificates
+
+    @property
+    def knows_its_clients(self) -> bool:
+        """Whether it serves with TLS, and only who has a password or an accepted certificate."""
+        policy = OPEN if self._config is None else self._config.current()
+        is_known = policy.users is not None or policy.requires_client_certificates
+        return policy.tls is not None and is_known
 
     def metrics(
         self, tables: Iterable[FamilyTable] = (), view: Callable[[], Any] = lambda: None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from fleet.door import Door
 from fleet.main import DEFAULT_ADDRESS
 from fleet.read import of_cluster
 from fleet.service import page_service
@@ -25,16 +26,16 @@ UNITS: Final = Units(1024, GIB)
 @contextmanager
 def fleet_page(kubeconfig: str) -> Iterator[str]:
     """Serve the page while the block runs; gives its address, with the key."""
+    door = Door()
     with (
         connected(kubeconfig, "") as cluster,
-        page_service(lambda: snapshot(of_cluster(cluster, UNITS, "team"), UNITS), READ_SECONDS) as (
-            routes,
-            with_key,
-        ),
+        page_service(
+            lambda: snapshot(of_cluster(cluster, UNITS, "team"), UNITS), READ_SECONDS, door.guarded
+        ) as routes,
     ):
         server = _started(routes)
         try:
-            yield with_key(server.urls[0])
+            yield door.address(server.urls[0])
         finally:
             server.stop()
 
