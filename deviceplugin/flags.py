@@ -12,7 +12,7 @@ from vgpu.model.units import GIB
 from vgpu.model.xids import IGNORED
 from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.node_token import node_token_flag
-from vgpu.program.resource_names import renamed_resource_flags
+from vgpu.program.resource_flags import renamed_resource_flags
 from vgpu.program.web_flags import web_flags
 from vgpu.schemes.registry import served_names
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS

@@ -14,7 +14,8 @@ from translations import Table, reasons_page, report, texts, texts_file, write_s
 from deviceplugin.kubelet.server import prestart_text
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
-from exporter import compat, flags
+from exporter import flags
+from exporter.compat.tables import SETS as COMPAT_SETS
 from exporter.families import OWN_TABLES
 from kubeshare.metrics import NODE_TABLES as KUBESHARE_NODE_TABLES
 from kubeshare.metrics import TABLES as KUBESHARE_TABLES
@@ -350,7 +351,7 @@ def section(title: str, tables: tuple[FamilyTable, ...], level: int) -> list[str
 def metrics_page() -> str:
     """docs/metrics.md as one string."""
     lines = [INTRODUCTION, *section("The exporter", OWN_TABLES, 2), COMPATIBILITY]
-    for name, make in compat.SETS.items():
+    for name, make in COMPAT_SETS.items():
         default = " (default)" if name in flags.DEFAULTS.compat else ""
         lines += section(f"`--compat {name.value}`{default}", make(False), 3)
     lines += [CONFLICTS, "| type | what it means |", "| --- | --- |"]

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from exporter.compat import CONFLICTING, Compat
-from exporter.families.details import MEANING, Detail
+from exporter.details import MEANING, Detail
 from vgpu.model.units import MIB
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.pages import RESERVED
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.program.web_flags import web_flags
 from vgpu.sources.http_access import ClientOptions
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS

@@ -5,27 +5,25 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import click
 import msgspec
 
 from exporter.compat import Compat
-from exporter.families.details import Detail
+from exporter.details import Detail
 from exporter.families.devices import DETAIL_READINGS
-from exporter.flags import ExporterOptions, all_flags, options_from
+from exporter.flags import ExporterOptions
 from exporter.pages import routes
 from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSettings
 from vgpu.metrics.render import Format
 from vgpu.model.facts import GpuSource
 from vgpu.model.reasons import SourceError
-from vgpu.program import logs, termination
+from vgpu.program import termination
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
 from vgpu.program.output import say_document
 from vgpu.program.process import build_info, process_numbers
 from vgpu.program.termination import exit_now
-from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
@@ -201,27 +199,3 @@ def leave(sampler: Sampler, status: int) -> int:
     if not sampler.stop():
         exit_now(status)
     return status
-
-
-EPILOG = """\
-\b
-Examples:
-  vgpu exporter --collector.api --node-name "$NODE_NAME"
-  vgpu exporter --compat volcano --compat volcano-scheduler --volcano.memory-factor 1
-  vgpu exporter --once | grep vgpu_collector_success
-"""
-
-
-@click.command("exporter", epilog=EPILOG, context_settings={"max_content_width": 100})
-@all_flags
-@version_option
-@click.pass_context
-def command(ctx: click.Context, /, **_: Any) -> None:
-    """Serve this node's GPU metrics to Prometheus.
-
-    Every flag is also an environment variable: --web.listen-address is
-    VGPU_WEB_LISTEN_ADDRESS; a repeatable one takes a space-separated list.
-    """
-    options = options_from(ctx)
-    logs.configure(options.log_level, options.log_format)
-    ctx.exit(run(options, nvml_driver(options) if "nvml" in options.collectors else None))

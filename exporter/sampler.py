@@ -12,9 +12,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
-from exporter.families import Detail, process_tables
+from exporter.compat import Compat
+from exporter.compat.tables import nameless
+from exporter.compat.tables import tables as compat_tables
+from exporter.details import Detail
+from exporter.families import process_tables
 from exporter.sample_timer import SampleTimer
 from exporter.units import UnitRow, unit_rows
 from exporter.view import ExporterView, gpu_rows
@@ -68,7 +71,7 @@ class SamplerSettings(msgspec.Struct, frozen=True):
     node: str
     interval: float = 15.0
     timeout: float = 10.0
-    compat: tuple[compatibility.Compat, ...] = (compatibility.Compat.VOLCANO,)
+    compat: tuple[Compat, ...] = (Compat.VOLCANO,)
     compat_breakdown: bool = False
     details: frozenset[Detail] = frozenset()
     gpushare_unit_bytes: int | None = None
@@ -100,7 +103,7 @@ class Sampler:
         self._collectors = collectors
         self._driver = driver
         self._own_numbers = process_numbers
-        compat = compatibility.tables(settings.compat, settings.compat_breakdown)
+        compat = compat_tables(settings.compat, settings.compat_breakdown)
         self._tables = (*process_tables(settings.details), *compat)
         self._schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._units_in_force = {
@@ -351,7 +354,7 @@ class Sampler:
                 "vgpu_join_failures_total": self._defects,
                 "vgpu_dropped_series": self._dropped,
             },
-            skipped_series=compatibility.nameless(usage, settings.compat),
+            skipped_series=nameless(usage, settings.compat),
             gpus_expected=expected,
             allocations=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,

@@ -12,7 +12,7 @@ from vgpu.program.flags import Duration
 from vgpu.program.host import CannotServe, ProgramHost, program_flags
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.program.web_flags import LISTEN_FLAG, WebOptions
 from vgpu.web.listen import parse_address
 from vgpucli.flags import ACCESS, unit_flags

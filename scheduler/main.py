@@ -44,7 +44,8 @@ from vgpu.program.flags import Duration, MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.kube_flags import connected, kubeconfig_flags
 from vgpu.program.pages import program_routes
-from vgpu.program.resource_names import resource_flags, settle_at_start
+from vgpu.program.resource_flags import resource_flags
+from vgpu.program.resource_names import settle_at_start
 from vgpu.program.web_flags import WebOptions, web_flags
 from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.message import Handler

@@ -23,7 +23,7 @@ PLUGIN = "kubectl-vgpu"
 """The program name by which kubectl finds the plugin ``kubectl vgpu``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "exporter": ("exporter.main:command", "Serve this node's GPU metrics to Prometheus."),
+    "exporter": ("exporter.command:command", "Serve this node's GPU metrics to Prometheus."),
     "device-plugin": (
         "deviceplugin.main:command",
         "Give this node's GPUs to pods, as a device plugin of the kubelet.",

@@ -15,7 +15,6 @@ import msgspec
 
 from exporter.compat import Compat
 from exporter.flags import DEFAULTS, ExporterOptions
-from exporter.main import command as exporter_command
 from exporter.main import leave, node_name, open_collectors
 from exporter.sampler import MetricsPage, Sampler, SamplerSettings
 from simulator.demo import demo
@@ -24,38 +23,9 @@ from vgpu.model.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
 from vgpu.model.units import GIB
 from vgpu.program.flags import field, is_typed
 from vgpu.program.process import build_info
-from vgpu.schemes.resource_names import ORIGINAL_NAMES
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors
-
-NODE_FLAGS = (
-    "--node-name",
-    "--shim.root",
-    "--kubelet.log-dir",
-    "--kubelet.checkpoint",
-    "--kubelet.pod-resources",
-    "--pods",
-    "--limits.gaia-dir",
-    "--limits.kubeshare-dir",
-    "--plugin.state-dir",
-    "--path.procfs",
-    "--path.cgroupfs",
-    "--tokens.url",
-)
-"""Flags of the exporter for the paths and names of a node."""
-
-FLAGS = (
-    *NODE_FLAGS,
-    "--gpushare.memory-unit",
-    "--volcano.memory-factor",
-    "--sample.timeout",
-)
-"""The exporter's flags that these commands take."""
-
-NAME_FLAGS = ("--nvidia.resource", *(f"--{system}.resource" for system in ORIGINAL_NAMES))
-"""The exporter's flags that put names of resources in force; they give no value."""
-
-AnyCommand = TypeVar("AnyCommand", bound=click.Command)
+from vgpucli.node_flags import FLAGS, NODE_FLAGS
 
 Links = Mapping[tuple[str, str], int]
 """The links that :meth:`vgpu.sources.nvml.NvmlSource.links` returns."""
@@ -64,18 +34,6 @@ NvLinks = Mapping[tuple[str, str], bool]
 """The pairs that :meth:`vgpu.sources.nvml.NvmlSource.nvlinks` returns."""
 
 _Answer = TypeVar("_Answer")
-
-SIMULATE = click.Option(
-    ["--simulate"], is_flag=True, help="Look at an embedded simulated node: no GPU needed."
-)
-
-
-def node_flags(command: AnyCommand) -> AnyCommand:
-    """Give the command ``--simulate`` and the exporter's flags about the node."""
-    wanted = {field(name) for name in (*FLAGS, *NAME_FLAGS)}
-    command.params.append(SIMULATE)
-    command.params += [param for param in exporter_command.params if param.name in wanted]
-    return command
 
 
 class LocalSample(msgspec.Struct, frozen=True):

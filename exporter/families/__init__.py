@@ -7,6 +7,7 @@ To add a metric, add a row to a table: ``devices``, ``node``, ``containers``, ``
 from collections.abc import Collection
 from typing import Final
 
+from exporter.details import Detail
 from exporter.families.allocations import (
     CONTAINER_ALLOCATIONS,
     DEVICE_ALLOCATIONS,
@@ -14,14 +15,13 @@ from exporter.families.allocations import (
     RESOURCE_CLAIMS,
 )
 from exporter.families.containers import CONTAINERS, SHARES, SHARING, TOKENS
-from exporter.families.details import Detail
 from exporter.families.devices import GPUS, REPLICAS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE, UNITS
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.process_families import PROCESS, WEB
 
-__all__ = ["OWN_TABLES", "Detail", "process_tables"]
+__all__ = ["OWN_TABLES", "process_tables"]
 
 OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     GPUS,

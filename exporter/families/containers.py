@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exporter.families.details import Detail
+from exporter.details import Detail
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from exporter.families.details import Detail
+from exporter.details import Detail
 from exporter.view import GpuRow
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 

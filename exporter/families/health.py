@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from exporter.families.details import Detail
+from exporter.details import Detail
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.process_families import BUILD_INFO, process_family
 from vgpu.model.facts import CallCost

@@ -36,7 +36,7 @@ from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_
 from vgpu.program.kube_flags import kubeconfig_flags
 from vgpu.program.node_token import node_token_flag
 from vgpu.program.output import say_text
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.program.value_completion import OfferedText, words
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file

@@ -11,7 +11,7 @@ from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
 from vgpu.model.reasons import SourceError
 from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.output import say
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 
 MOST_BYTES: Final = 1024 * 1024
 """Maximum size of the file, in bytes."""

@@ -11,7 +11,8 @@ import pytest
 from tests.commands.conftest import dumped, printed_words
 from tests.support import renamed_systems as renamed
 from tests.support import sample_cluster as sample
-from vgpu.program.resource_names import renamed_resource_flags, settle_by_dumps
+from vgpu.program.resource_flags import renamed_resource_flags
+from vgpu.program.resource_names import settle_by_dumps
 from vgpu.schemes.registry import registry
 from vgpu.schemes.resource_names import ORIGINAL_NAMES
 

@@ -32,7 +32,8 @@ from vgpu.model.names import PodRef
 from vgpu.model.units import GIB, MIB
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.program.resource_names import renamed_resource_flags, settle_by_dumps
+from vgpu.program.resource_flags import renamed_resource_flags
+from vgpu.program.resource_names import settle_by_dumps
 from vgpu.schemes.registry import registry
 from vgpu.schemes.resource_names import ORIGINAL_NAMES, NamesSource
 from vgpu.sources.ledger_builder import LedgerBuilder

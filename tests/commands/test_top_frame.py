@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from vgpu.model.reasons import NO_DRIVER
-from vgpucli.top.command import Live
 from vgpucli.top.frame import (
     HELP,
     LONGEST_TREND,
@@ -26,6 +25,7 @@ from vgpucli.top.frame import (
 )
 from vgpucli.top.keys import Command, Move, Sort
 from vgpucli.top.reading import PageDevice, PageProcess, PageReading, PageShare, PageToken
+from vgpucli.top.session import Live
 
 GIB = 2**30
 GPU = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,

@@ -162,9 +162,9 @@ def test_a_signal_that_asks_for_nothing_does_nothing(top, number):
 
 def test_a_defect_leaves_the_terminal_as_it_was_before_its_traceback():
     crash = (
-        "import vgpucli.top.command as top\n"
-        "top.frame = lambda *_, **__: 1 / 0\n"
-        "top.command(['--simulate'])"
+        "from vgpucli.top import command, session\n"
+        "session.frame = lambda *_, **__: 1 / 0\n"
+        "command.command(['--simulate'])"
     )
     with Terminal([sys.executable, "-c", crash]) as terminal:
         assert terminal.status() == 1
@@ -195,7 +195,10 @@ def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
     driver = FakeDriver(tmp_path)
     hang = Fault("nvmlDeviceGetCount_v2", delay_ms=600_000)
     driver.write(devices=[Device(uuid(0))], faults=[hang])
-    alone = "import vgpucli.top.command as top; top.LOCAL = 'http://127.0.0.1:9'; top.command()"
+    alone = (
+        "from vgpucli.top import command, session; "
+        "session.LOCAL = 'http://127.0.0.1:9'; command.command()"
+    )
     arguments = [sys.executable, "-c", alone, "--sample.timeout=300ms", "--interval=200ms"]
     with Terminal(arguments, **driver.env()) as terminal:
         terminal.wait_for("nvml (timeout)")
@@ -246,7 +249,10 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
 
 def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
     with RunningDemo(tmp_path) as demo:
-        local = f"import vgpucli.top.command as top; top.LOCAL = {demo.url!r}; top.command()"
+        local = (
+            "from vgpucli.top import command, session; "
+            f"session.LOCAL = {demo.url!r}; command.command()"
+        )
         arguments = [sys.executable, "-c", local, "--once"]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith(f" vgpu top  {demo.url} ")
@@ -255,7 +261,9 @@ def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
 def test_a_path_of_this_node_is_sampled_and_the_exporter_on_it_is_not_asked(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as never_asked:
         url = f"http://127.0.0.1:{never_asked.getsockname()[1]}"
-        local = f"import vgpucli.top.command as top; top.LOCAL = {url!r}; top.command()"
+        local = (
+            f"from vgpucli.top import command, session; session.LOCAL = {url!r}; command.command()"
+        )
         arguments = [sys.executable, "-c", local, "--once", f"--shim.root={tmp_path}"]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
         never_asked.setblocking(False)

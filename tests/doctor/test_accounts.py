@@ -7,7 +7,7 @@ from deploy.manifests import FOLDER
 from tests.support import sample_cluster as sample
 from tests.support.doctor_facts import facts_of
 from tests.support.installed import our_plugin, our_scheduler, ours, with_software
-from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
+from vgpu.kube.node_key import NODE_KEY, OWN_NODE_VALUE
 from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.model import DoctorReason, Severity
 

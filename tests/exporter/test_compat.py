@@ -4,9 +4,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from exporter import compat
 from exporter.allocations import allocation_totals
-from exporter.compat import Compat
+from exporter.compat import Compat, tables
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
@@ -202,12 +201,12 @@ def view(*extra_shares, kept=None, instances=()):
 
 
 def served(name, breakdown=False, seen=None):
-    text = Renderer(compat.SETS[name](breakdown)).render(seen or view()).body(Format.TEXT).decode()
+    text = Renderer(tables.SETS[name](breakdown)).render(seen or view()).body(Format.TEXT).decode()
     families = list(parse(text))
     return families, [(s.name, s.labels, s.value) for f in families for s in f.samples]
 
 
-@pytest.mark.parametrize("name", list(compat.SETS))
+@pytest.mark.parametrize("name", list(tables.SETS))
 def test_each_set_serves_exactly_the_originals_rows(name):
     families, rows = served(name)
     assert rows == ROWS[name]
@@ -223,8 +222,8 @@ def test_the_breakdown_comes_back_as_labels_when_asked_for():
 def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
     nameless = ShareUsage(UUID, PodRef("u3", "", ""), "main", accounted=accounted(), vdevice=0)
     assert served(Compat.VOLCANO, seen=view(nameless))[1] == ROWS[Compat.VOLCANO]
-    assert compat.nameless(view(nameless).usage, [Compat.VOLCANO]) == 1
-    assert compat.nameless(view(nameless).usage, [Compat.NONE]) == 0
+    assert tables.nameless(view(nameless).usage, [Compat.VOLCANO]) == 1
+    assert tables.nameless(view(nameless).usage, [Compat.NONE]) == 0
 
 
 @pytest.mark.parametrize(

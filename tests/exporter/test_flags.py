@@ -10,10 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import main as exporter_main
+from exporter.command import command as exporter_command
 from exporter.compat import Compat
-from exporter.families.details import Detail
+from exporter.details import Detail
 from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
+from exporter.main import nvml_driver
 from vgpu.model.units import GIB, MIB
 from vgpu.program.flags import Duration
 from vgpu.schemes.nvidia.resources import others
@@ -121,7 +122,7 @@ def test_the_pods_need_no_kubelet_collector():
 
 def test_a_missing_kubeconfig_is_reported_at_the_start(tmp_path):
     arguments = ["--collector.api", f"--kubeconfig={tmp_path / 'none'}", "--no-collector.nvml"]
-    result = CliRunner().invoke(exporter_main.command, [*arguments, "--no-collector.xid"])
+    result = CliRunner().invoke(exporter_command, [*arguments, "--no-collector.xid"])
     assert result.exit_code == 2
     assert "--collector.api" in result.output
     assert "no such file" in result.output
@@ -148,7 +149,7 @@ def test_neither_the_kubernetes_client_nor_rich_nor_tls_is_loaded_unless_asked_f
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     monkeypatch.delitem(sys.modules, "vgpu.sources.podresources", raising=False)
-    result = CliRunner().invoke(exporter_main.command, ["--kubelet.pod-resources=/x"])
+    result = CliRunner().invoke(exporter_command, ["--kubelet.pod-resources=/x"])
     assert result.exit_code == 2
     assert "vgpu[pod-resources]" in result.output
 
@@ -253,5 +254,5 @@ def test_details_are_chosen_by_group_or_all_at_once():
 def test_a_wait_for_xids_leaves_a_sample_time_to_initialise_the_driver_again(monkeypatch, timeout):
     """The sample first waits for the waiter to leave the driver: 1.2 of the longest wait."""
     monkeypatch.setattr(nvml, "NvmlSource", lambda **arguments: arguments)
-    arguments = exporter_main.nvml_driver(ExporterOptions(sample_timeout=timeout))
+    arguments = nvml_driver(ExporterOptions(sample_timeout=timeout))
     assert 1.2 * arguments["longest_wait"] <= 0.6 * timeout

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
-from exporter.compat import SETS
+from exporter.compat.tables import SETS
 from exporter.families import OWN_TABLES
 from grafana import recording
 from grafana.dashboards import DASHBOARDS

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.families import OWN_TABLES, Detail, process_tables
+from exporter.details import Detail
+from exporter.families import OWN_TABLES, process_tables
 from tests.support.environment import ROOT
 from vgpucli.top import reading as top_reading
 

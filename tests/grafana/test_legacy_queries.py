@@ -5,7 +5,8 @@ import re
 import pytest
 from msgspec import structs
 
-from exporter.compat import SETS, Compat
+from exporter.compat import Compat
+from exporter.compat.tables import SETS
 from exporter.families import OWN_TABLES
 from simulator.demo import A10, demo, make_pod, make_shim
 from simulator.scenario import HAMI_ROOT, Scenario

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
-from exporter.compat import SETS, Compat
+from exporter.compat import Compat
+from exporter.compat.tables import SETS
 from exporter.flags import ExporterOptions
 from exporter.main import make_sampler
 from exporter.pages import routes

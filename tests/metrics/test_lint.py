@@ -3,7 +3,7 @@
 import pytest
 
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
-from exporter import compat
+from exporter.compat.tables import SETS
 from exporter.families import OWN_TABLES
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from tests.support.metrics_lint import lint
@@ -25,9 +25,9 @@ def test_the_device_plugins_families_are_clean():
 
 
 @pytest.mark.parametrize("breakdown", [False, True])
-@pytest.mark.parametrize("name", list(compat.SETS))
+@pytest.mark.parametrize("name", list(SETS))
 def test_each_compatibility_set_is_valid_beside_our_own_families(name, breakdown):
-    assert lint((*OWN_TABLES, *compat.SETS[name](breakdown)), prefix="") == []
+    assert lint((*OWN_TABLES, *SETS[name](breakdown)), prefix="") == []
 
 
 @pytest.mark.parametrize(

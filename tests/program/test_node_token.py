@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vgpu.apiserver.connection import ClusterError
-from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
+from vgpu.kube.node_key import NODE_KEY, OWN_NODE_VALUE
 from vgpu.program.node_token import AGAIN_SECONDS, METRIC, NodeToken
 
 

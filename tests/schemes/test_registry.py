@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from deviceplugin.builders.registry import BUILDERS, AdapterBuilder, AdapterInputs, builder_of
 from deviceplugin.flags import options_from
 from deviceplugin.main import command as plugin_command
-from exporter.main import command as exporter_command
+from exporter.command import command as exporter_command
 from exporter.sampler import codecs
 from reconciler.cluster_index import ClusterIndex
 from reconciler.main import command as reconcile_group

@@ -10,15 +10,7 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind, Decoders
-
-NODE_KEY: Final = "authentication.kubernetes.io/node-name"
-"""The key in ``userInfo.extra``."""
-
-NODE_KEY_SINCE: Final = (1, 30)
-"""The first Kubernetes whose tokens of pods have it, unless the feature is switched off."""
-
-OWN_NODE_VALUE: Final = "accountPolicy.ownNode"
-"""The chart's value that switches the rule off which needs the key."""
+from vgpu.kube.node_key import NODE_KEY
 
 
 class SelfReviewUser(wire.Wire, frozen=True):

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
+from vgpu.kube.node_key import NODE_KEY, OWN_NODE_VALUE
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 

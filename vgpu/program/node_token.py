@@ -14,7 +14,8 @@ import click
 
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE, SELF_REVIEW, SELF_REVIEWS
+from vgpu.kube.node_key import NODE_KEY, OWN_NODE_VALUE
+from vgpu.kube.self_review import SELF_REVIEW, SELF_REVIEWS
 from vgpu.kube.verbs import CREATE, ApiVerb
 from vgpu.model.reasons import SourceError
 

@@ -7,7 +7,6 @@ import click
 
 from vgpu.program.flags import env, field
 from vgpu.schemes.nvidia.resources import is_nvidia_resource, other_names
-from vgpu.schemes.registry import registry
 
 NVIDIA_RESOURCE: Final = "--nvidia.resource"
 
@@ -28,6 +27,8 @@ class _ResourceName(click.ParamType[str]):
             self.fail(f"{text!r} is not a resource such as example.com/gpu", param, ctx)
         if is_nvidia_resource(text):
             self.fail(f"{text!r} is known without this flag", param, ctx)
+        from vgpu.schemes.registry import registry  # noqa: PLC0415  # slow to import
+
         for codec in registry().codecs({}):
             if text in codec.resources:
                 self.fail(f"{text!r} is a resource of {codec.name}", param, ctx)

@@ -6,10 +6,9 @@ until the command ends. A program that runs on finds other names when it starts 
 """
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,8 +16,6 @@ from vgpu.kube.documents import Keep
 from vgpu.kube.dump import DumpItems, bound_pods_in_dump, names_in_dump
 from vgpu.kube.kinds import DEVICE_CONFIGS, NODE_UNITS
 from vgpu.model.objects import Node, Pod
-from vgpu.program.flags import Decorator, composed, env, field
-from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
     HOLDS_NAMES,
@@ -35,7 +32,6 @@ from vgpu.schemes.name_evidence import (
 )
 from vgpu.schemes.registry import registry, renamed
 from vgpu.schemes.resource_names import (
-    ORIGINAL_NAMES,
     NamesSource,
     SystemNames,
     named_twice,
@@ -48,82 +44,10 @@ from vgpu.schemes.system_titles import system_title
 if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
     from vgpu.apiserver.client import ApiClient
 
-_RESOURCE: Final = re.compile(
-    r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-)
-
-
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
 """Maximum time to wait for each answer of the API server when a program starts, in seconds."""
-
-# ---------------------------------------------------------------- flags
-
-
-class _NamedRole(click.ParamType[tuple[str, str]]):
-    """A role of a system's resources and its name, ``count=nvidia.com/vgpu``."""
-
-    name = "role"
-
-    def __init__(self, system: str) -> None:
-        self._roles = {typed_role(role): role for role in roles(system)}
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The role, by the field of :class:`ResourceNames`, and the name."""
-        if isinstance(value, tuple):
-            return value
-        typed, _, resource = str(value).partition("=")
-        if typed not in self._roles:
-            self.fail(f"{value!r} does not begin with {' or '.join(self._roles)} and =", param, ctx)
-        if not _RESOURCE.fullmatch(resource):
-            self.fail(f"{resource!r} is not a resource such as example.com/gpu", param, ctx)
-        return self._roles[typed], resource
-
-
-def _callback(system: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def put_in_force(ctx: click.Context, param: click.Parameter, given: Any) -> None:
-        if not given:
-            return
-        names = {system: registry().names[system].renamed(dict(given))}
-        twice = named_twice({**registry().names, **names})
-        if twice:
-            name, first, second = twice
-            raise click.BadParameter(f"{name} is both {first} and {second}", ctx, param)
-        ctx.with_resource(renamed(names, NamesSource.FLAG))
-
-    return put_in_force
-
-
-def _flag(system: str) -> Decorator:
-    name = f"--{system}.resource"
-    known = ", ".join(
-        f"{typed_role(role)} ({getattr(ORIGINAL_NAMES[system], role)})" for role in roles(system)
-    )
-    return click.option(
-        name,
-        field(name),
-        type=_NamedRole(system),
-        multiple=True,
-        envvar=env(name),
-        callback=_callback(system),
-        expose_value=False,
-        metavar="ROLE=NAME",
-        help=f"A resource of {system_title(system)} under another name than the original's; the"
-        f" roles are {known}. Repeatable.",
-    )
-
-
-renamed_resource_flags: Final = composed(*map(_flag, ORIGINAL_NAMES))
-"""The flags of the systems whose operators may rename resources; commands get no parameter."""
-
-resource_flags: Final = composed(nvidia_resource_flag, renamed_resource_flags)
-"""The same, and that of NVIDIA's own device plugin."""
-
-
-# ---------------------------------------------------------------- other sources
 
 RENAMED_BY_CONFIG: Final = frozenset({"hami", "volcano"})
 """The systems whose schedulers read names of resources in a ConfigMap."""

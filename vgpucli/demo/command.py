@@ -39,7 +39,8 @@ from vgpu.web.listen import ListenError, listen, parse_address
 from vgpucli.demo.fleet_page import fleet_page
 from vgpucli.demo.tokens import DemoTokens, with_tenants
 from vgpucli.demo.walkthrough import ourselves, repair, schedule, show_more
-from vgpucli.this_node import NODE_FLAGS, on_node
+from vgpucli.node_flags import NODE_FLAGS
+from vgpucli.this_node import on_node
 
 WRITE_SECONDS = 1.0
 """Interval between two updates of the node's files, in seconds."""

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.installation import AdmissionPolicy
-from vgpu.kube.self_review import NODE_KEY, NODE_KEY_SINCE
+from vgpu.kube.node_key import NODE_KEY, NODE_KEY_SINCE
 from vgpu.model.units import count
 from vgpucli.doctor.access_review import Right, service_account_user
 from vgpucli.doctor.check_nodes import version

@@ -7,7 +7,7 @@ import click
 from vgpu.model.documentation import page
 from vgpu.program.flags import is_typed
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpucli.doctor import DUMPED
 from vgpucli.flags import unit_flags
 

@@ -17,7 +17,8 @@ from vgpucli.doctor.check_node import ContainerdConfig, NodeFacts, node_findings
 from vgpucli.doctor.model import diagnosis
 from vgpucli.doctor.report import report
 from vgpucli.feedback.other_writers import running_monitor
-from vgpucli.this_node import ThisNode, node_flags, this_node
+from vgpucli.node_flags import node_flags
+from vgpucli.this_node import ThisNode, this_node
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
 

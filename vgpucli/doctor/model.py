@@ -4,7 +4,7 @@ from typing import Self
 
 import msgspec
 
-from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
+from vgpu.kube.node_key import NODE_KEY, OWN_NODE_VALUE
 from vgpu.model.reasons import Explained
 
 

@@ -14,7 +14,7 @@ from vgpu.program.exporter_pod import page_lines
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say, say_wrapped
-from vgpu.program.resource_names import resource_flags, unnamed_notes
+from vgpu.program.resource_flags import resource_flags
 from vgpucli.document_output import print_document
 from vgpucli.flags import ACCESS, unit_flags
 from vgpucli.measure_flags import measure_flags, measuring
@@ -130,6 +130,8 @@ def explain_pod_command(*, name: str, **flags: Any) -> None:
         return
     malformed = evidence.malformed_pod(namespace, pod_name)
     if malformed is None:
+        from vgpu.program.resource_names import unnamed_notes  # noqa: PLC0415  # slow to import
+
         if notes := unnamed_notes():
             raise click.ClickException(f"no pod {name} is known to share GPUs: {notes[0]}")
         raise _missing(f"no pod {name} that shares GPUs", name, evidence.pod_names)

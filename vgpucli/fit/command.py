@@ -26,7 +26,7 @@ from vgpu.placement.dialects import (
 from vgpu.program import cluster_names
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.output import say_wrapped
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.fit.document import fit_document

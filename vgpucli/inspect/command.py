@@ -29,7 +29,7 @@ from vgpu.program import cluster_names
 from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 from vgpucli.document_output import print_document

@@ -15,7 +15,7 @@ from vgpu.program import cluster_names
 from vgpu.program.groups import FlagsFirstGroup
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
-from vgpu.program.resource_names import resource_flags
+from vgpu.program.resource_flags import resource_flags
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 from vgpucli.flags import unit_flags

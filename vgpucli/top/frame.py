@@ -17,6 +17,7 @@ from vgpu.inventory import short_notes
 from vgpu.ledger.limit_verdict import UNCAPPED, limit_word
 from vgpu.ledger.usage import is_over
 from vgpu.model.reasons import NO_DRIVER, NO_DRIVER_ADVICE
+from vgpucli.top.columns import OPTIONAL
 from vgpucli.top.keys import Sort
 from vgpucli.top.reading import (
     PageDevice,
@@ -41,9 +42,6 @@ MISSED = 3
 
 NARROW = 60
 """Width below which a GPU's line has no bars."""
-
-OPTIONAL = ("acct", "scheme", "sm")
-"""Columns that can be hidden; on narrow terminals they go in this order."""
 
 LEAST_NAME, SPACIOUS = 14, 18
 """Minimum width of a name beside optional columns, and the width in which a namespace has room."""

@@ -29,7 +29,8 @@ from vgpu.program.termination import EXIT_FAILURE
 from vgpu.program.web_flags import LISTEN_FLAG, WebOptions, web_flags
 from vgpu.sources.files import read_file
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
-from vgpucli.this_node import AnyCommand, NvLinks, ThisNode, node_flags, this_node
+from vgpucli.node_flags import AnyCommand, node_flags
+from vgpucli.this_node import NvLinks, ThisNode, this_node
 from vgpucli.topology.messages import (
     DisplayState,
     Message,
