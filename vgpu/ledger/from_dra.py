@@ -5,7 +5,9 @@ pod-resources knows the containers, and no UID. So the state decides who holds a
 pod-resources adds the containers. Both are the kubelet's own: no tenant can write them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -94,17 +96,19 @@ def resource_claim_statements(
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
     details: ResourceClaimDetails | None = None,
+    users: Mapping[tuple[str, str], frozenset[str]] = MappingProxyType({}),
 ) -> Iterator[Statement]:
     """A statement for each source and container; ``pods`` are the node's.
 
     It has the devices of all of the container's ResourceClaims, without those that a ResourceClaim
-    only observes (``adminAccess``). The container is "" where pod-resources does not name it. What
-    pod-resources reports of a pod whose name is not that of exactly one pod, with this
+    only observes (``adminAccess``). Containers that pod-resources does not name are those that use
+    its devices by the driver (``users``, by pod UID and device), else the container is "".
+    What pod-resources reports of a pod whose name is not that of exactly one pod, with this
     ResourceClaim where the state has it, is left out.
     """
     by_container: dict[tuple[Source, str, str], list[Statement]] = {}
     for statement in _of_each_resource_claim(
-        prepared, held, pods, details or ResourceClaimDetails()
+        prepared, held, pods, details or ResourceClaimDetails(), users
     ):
         place = statement.source, statement.pod.uid, statement.container
         by_container.setdefault(place, []).append(statement)
@@ -126,6 +130,7 @@ def _of_each_resource_claim(
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
     known: ResourceClaimDetails,
+    users: Mapping[tuple[str, str], frozenset[str]],
 ) -> Iterator[Statement]:
     """A statement for each source, container and ResourceClaim."""
     known_pods = tuple(pods)
@@ -138,15 +143,26 @@ def _of_each_resource_claim(
         place = use.namespace, use.pod, use.resource_claim
         containers.setdefault(place, {})[use.container] = use
     named: dict[tuple[str, str, str], PreparedResourceClaim] = {}
-    for resource_claim in prepared:
+    states = tuple(prepared)
+    parts_of = {
+        (one.namespace, one.name): _parts(known, one.namespace, one.devices) for one in states
+    }
+    rivals = Counter(
+        (uid, device)
+        for one in states
+        for uid in one.pod_uids
+        for device in {share.device for _, share in parts_of[one.namespace, one.name]}
+    )
+    for resource_claim in states:
         where = f"ResourceClaim {resource_claim.namespace}/{resource_claim.name}"
         devices = resource_claim.devices
-        parts = _parts(known, resource_claim.namespace, devices)
+        parts = parts_of[resource_claim.namespace, resource_claim.name]
         for uid in resource_claim.pod_uids:
             ref = refs.get(uid, PodRef(uid, "", ""))
             place = resource_claim.namespace, ref.name, resource_claim.name
             named[uid, resource_claim.namespace, resource_claim.name] = resource_claim
-            for container in sorted(containers.get(place, ())) or ("",):
+            names = containers.get(place) or _users(uid, parts, users, rivals)
+            for container in sorted(names) or ("",):
                 if parts or not devices:
                     yield _statement(Source.DRA_STATE, ref, container, parts, where)
     for (namespace, pod_name, resource_claim_name), uses in containers.items():
@@ -167,6 +183,23 @@ def _of_each_resource_claim(
 
 
 _Parts = tuple[tuple[ResourceClaimDevice, Share], ...]
+
+
+def _users(
+    uid: str,
+    parts: _Parts,
+    users: Mapping[tuple[str, str], frozenset[str]],
+    rivals: Mapping[tuple[str, str], int],
+) -> frozenset[str]:
+    """The containers of the pod that use a device of the ResourceClaim.
+
+    They have the device by this ResourceClaim, unless the pod has another one of the same device:
+    then they may have it by the other.
+    """
+    places = {(uid, share.device) for _, share in parts}
+    if any(rivals[place] > 1 for place in places):
+        return frozenset()
+    return frozenset[str]().union(*(users.get(place, ()) for place in places))
 
 
 def _parts(

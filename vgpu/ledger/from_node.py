@@ -86,6 +86,16 @@ def process_statements(
     return statements
 
 
+def device_users(statements: Iterable[Statement]) -> dict[tuple[str, str], frozenset[str]]:
+    """The named containers of a pod with processes on a device, by pod UID and device."""
+    users: dict[tuple[str, str], frozenset[str]] = {}
+    for statement in statements:
+        for share in statement.shares if statement.container else ():
+            place = statement.pod.uid, share.device
+            users[place] = users.get(place, frozenset()) | {statement.container}
+    return users
+
+
 def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) -> Statement:
     pids = sorted({pid for device_pids in devices.values() for pid in device_pids})
     return Statement(

@@ -31,7 +31,7 @@ from vgpu.ledger.from_kubelet import (
     by_container,
     identified,
 )
-from vgpu.ledger.from_node import devices_of, process_statements
+from vgpu.ledger.from_node import device_users, devices_of, process_statements
 from vgpu.ledger.limit_files import LimitReport, limit_reports
 from vgpu.ledger.regions import RegionReport, region_reports
 from vgpu.ledger.statements import Evidence, Malformed, Statement
@@ -39,6 +39,7 @@ from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
 from vgpu.model.allocation import Device
 from vgpu.model.facts import (
     CollectorSamples,
+    ContainerName,
     GpuSample,
     Grant,
     HeldDevices,
@@ -201,16 +202,12 @@ def read_samples(
     details = ResourceClaimDetails(
         kubelet.driver_resource_claims if kubelet else (), samples.resource_claims
     )
+    on_devices = _on_devices(samples, names)
     if kubelet and (kubelet.resource_claims or kubelet.held_resource_claims):
-        by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details)
-    if gpu and owners is not None:
-        servers = _mps_servers(limits) | (process.mps_servers if process else frozenset())
-        known = (
-            found
-            for found in gpu.processes
-            if found.device in gpu.processes_known and found.pid not in servers
-        )
-        by_source[Source.PROCESS] = process_statements(known, owners, names)
+        users = device_users(on_devices or ())
+        by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details, users)
+    if on_devices is not None:
+        by_source[Source.PROCESS] = on_devices
     files = _read_files(samples, refs.values(), bounded)
     if shim or (process and process.bare):
         reports = (*files.regions, *files.regions_inside)
@@ -248,6 +245,20 @@ def read_samples(
     return evidence, files
 
 
+def _on_devices(samples: NodeSamples, names: Mapping[str, ContainerName]) -> list[Statement] | None:
+    """What the driver reports of processes; None if their owners are not known."""
+    gpu, process = samples.gpu, samples.process
+    if gpu is None or process is None or not process.sees_host:
+        return None
+    servers = _mps_servers(samples.limits) | process.mps_servers
+    known = (
+        found
+        for found in gpu.processes
+        if found.device in gpu.processes_known and found.pid not in servers
+    )
+    return process_statements(known, process.owners, names)
+
+
 def _read_files(samples: NodeSamples, pods: Iterable[PodRef], bounded: Bounds) -> NodeFiles:
     process, limits = samples.process, samples.limits
     names = samples.kubelet.containers if samples.kubelet else {}
@@ -264,12 +275,13 @@ def _of_resource_claims(
     pods: Iterable[PodRef],
     by_source: Mapping[Source, Iterable[Statement]],
     details: ResourceClaimDetails,
+    users: Mapping[tuple[str, str], frozenset[str]],
 ) -> dict[Source, Iterable[Statement]]:
     """The statements about ResourceClaims by source, after those that pod-resources has already."""
     found: dict[Source, Iterable[Statement]] = {}
     prepared = kubelet.resource_claims or ()
     for statement in resource_claim_statements(
-        prepared, kubelet.held_resource_claims, pods, details
+        prepared, kubelet.held_resource_claims, pods, details, users
     ):
         found[statement.source] = (
             *found.get(statement.source, by_source.get(statement.source, ())),
