@@ -36,7 +36,7 @@ from vgpu.sources.pods import PodFile
 VERIFY_SECONDS = 300.0
 """Minimum time between two verifications of the kubelet's checkpoint, in seconds."""
 
-DESCRIPTORS = 16_384
+DESCRIPTORS = 65_536
 """Number of descriptors that the exporter allows itself."""
 
 

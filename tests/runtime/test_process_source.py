@@ -16,6 +16,7 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import mps, runtime
 from vgpu.sources.mps import MpsClients
 from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources
+from vgpu.sources.pid_watch import MAX_WATCHED, most_watched
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -308,6 +309,22 @@ def test_no_more_processes_are_watched_than_the_descriptors_allow(own, sleeper, 
         owners = source.sample([sleeper.pid, os.getpid()]).owners
         assert owners == {sleeper.pid: ProcessOwner(ID, UID, ""), os.getpid(): None}
     assert len(paths) >= 3
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "watched"),
+    [
+        (0, 0),
+        (1_024, 256),
+        (4_096, 2_048),
+        (16_384, 14_336),
+        (1 << 20, MAX_WATCHED),
+        (resource.RLIM_INFINITY, MAX_WATCHED),
+    ],
+)
+def test_a_node_with_enough_descriptors_has_all_its_processes_watched(descriptors, watched):
+    """16 GPUs with 500 processes each are 8,000."""
+    assert most_watched(descriptors) == watched
 
 
 def watched_processes():

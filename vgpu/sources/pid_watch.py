@@ -12,11 +12,22 @@ import weakref
 from collections.abc import Collection, Iterable
 from typing import Final
 
-MAX_WATCHED: Final = 4_096
+MAX_WATCHED: Final = 32_768
 """Maximum number of processes that are watched: each takes a descriptor."""
 
-SHARE_OF_DESCRIPTORS: Final = 4
-"""The part of the descriptors that may be in use, as a divisor."""
+OTHER_DESCRIPTORS: Final = 2_048
+"""Number of descriptors that are left for connections and files."""
+
+SMALL_SHARE: Final = 4
+"""The part of few descriptors that may be in use, as a divisor."""
+
+
+def most_watched(descriptors: int) -> int:
+    """Maximum number of processes to watch if the process may have so many descriptors."""
+    if descriptors == resource.RLIM_INFINITY:
+        return MAX_WATCHED
+    rest = max(descriptors - OTHER_DESCRIPTORS, descriptors // SMALL_SHARE)
+    return min(MAX_WATCHED, rest)
 
 
 class PidWatch:
@@ -27,7 +38,7 @@ class PidWatch:
         self._pids: dict[int, int] = {}
         self._poll = select.epoll()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = min(MAX_WATCHED, soft // SHARE_OF_DESCRIPTORS)
+        self._most = most_watched(soft)
         weakref.finalize(self, _close, self._pids).atexit = False
 
     def __contains__(self, pid: int) -> bool:
