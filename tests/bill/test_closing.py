@@ -1,5 +1,6 @@
 """Which days `vgpu bill close` closes, and what it does not take for measured."""
 
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,19 @@ class MadeSource(BillSource):
         )
 
 
+class AwaySource(MadeSource):
+    """The same device, of which there is no sample on some days."""
+
+    def __init__(self, *days: str) -> None:
+        super().__init__(0)
+        self.away = {bounds(day, UTC)[0] for day in days}
+
+    def hours(self, begin: int, end: int) -> Iterator[Hour]:
+        """The day in one piece, or nothing."""
+        if begin not in self.away:
+            yield from super().hours(begin, end)
+
+
 def writer_of(folder: Path, source: BillSource, method: Method = DEFAULT) -> DayWriter:
     """One that closes days of UTC."""
     return DayWriter(folder, UTC, method, source, ())
@@ -98,6 +112,53 @@ def test_each_earlier_file_is_read_once_however_many_days_are_closed(tmp_path: P
     assert len(third.gpus) == 1
     with pytest.raises(BadDay, match=f"{FIRST}.jsonl: line 1"):
         writer_of(tmp_path, MadeSource(0)).close("2026-11-05", END + 4 * DAY_SECONDS + 7200)
+
+
+def test_a_day_without_samples_is_closed_when_a_later_day_has_some(tmp_path: Path) -> None:
+    source = AwaySource("2026-11-02", "2026-11-03", "2026-11-05")
+    writer = writer_of(tmp_path, source)
+    writer.close(FIRST, END + 7200)
+    now = END + 4 * DAY_SECONDS + 7200.0
+    with pytest.raises(ValueError, match=r"^2026-11-05: no device was measured, so it is not clos"):
+        [*writer.close_all(writer.due(now, None), now, [FIRST])]
+    assert closed_days(tmp_path) == [FIRST, "2026-11-02", "2026-11-03", "2026-11-04"]
+    assert writer.notes == [
+        f"{day}: no device was measured; it is closed because 2026-11-04 has samples"
+        for day in ("2026-11-02", "2026-11-03")
+    ]
+    assert read_day(path_of(tmp_path, "2026-11-02")).gpus == ()
+    fourth = read_day(path_of(tmp_path, "2026-11-04"))
+    assert fourth.head.corrects == ("2026-11-02", "2026-11-03")
+    assert [(row.key.day, row.not_measured) for row in fourth.gpus] == [
+        ("2026-11-04", 0),
+        ("2026-11-02", DAY_SECONDS * SECOND),
+        ("2026-11-03", DAY_SECONDS * SECOND),
+    ]
+    assert writer.due(now, None) == ["2026-11-05"]
+
+
+def test_a_day_without_samples_is_measured_again_as_any_other(tmp_path: Path) -> None:
+    source = AwaySource("2026-11-02")
+    writer = writer_of(tmp_path, source)
+    days = [FIRST, "2026-11-02", "2026-11-03"]
+    assert [day for day, _ in writer.close_all(days, END + 2 * DAY_SECONDS + 7200)] == days
+    source.away.clear()
+    fourth = read_day(writer.close("2026-11-04", END + 3 * DAY_SECONDS + 7200, ["2026-11-02"]))
+    (again,) = (row for row in fourth.gpus if row.key.day == "2026-11-02")
+    assert (again.total, again.not_measured) == (0, -DAY_SECONDS * SECOND)
+
+
+def test_a_new_folder_begins_with_the_day_that_is_asked_for(tmp_path: Path) -> None:
+    due = writer_of(tmp_path, MadeSource(0)).due(END + 59 * DAY_SECONDS + 7200, FIRST)
+    assert (len(due), due[0]) == (60, FIRST)
+
+
+def test_days_without_samples_at_the_end_are_named(tmp_path: Path) -> None:
+    first = str(dt.datetime.now(dt.UTC).date() - dt.timedelta(days=4))
+    result = close(tmp_path, EMPTY, "--from", first)
+    assert result.exit_code == 1, result.output
+    assert result.output.startswith(f"Error: {first} to 2")
+    assert not closed_days(tmp_path)
 
 
 def test_two_processes_do_not_close_days_of_one_folder(tmp_path: Path) -> None:

@@ -205,8 +205,9 @@ Examples:
 
 \b
 A day can be closed an hour after its end. A file is written once, with mode 0600, and never
-changed: what is found out later stands in the file of a later day, as a correction. A day in which
-no device was measured is not closed, nor one of which samples may be missing in an answer.
+changed: what is found out later stands in the file of a later day, as a correction. A day on which
+no device was measured is closed when a later day is. A day of which samples may be missing in an
+answer is not closed, and no later one.
 
 \b
 Status: 0 if all days that have ended are closed; 1 if not; 2 for wrong flags.
@@ -264,7 +265,7 @@ Status: 0 if all days that have ended are closed; 1 if not; 2 for wrong flags.
 @click.option(
     "--allow-empty",
     is_flag=True,
-    help="Close a day also if no device was measured on it: the cluster had none.",
+    help="Close a day on which no device was measured at once: the cluster had none.",
 )
 def close(
     *,
@@ -301,8 +302,7 @@ def close(
             writer.check_corrections(corrected, days)
             if not days:
                 say_text("No day to close.\n")
-            for day in days:
-                path = writer.close(day, now, corrected if day == days[0] else ())
+            for day, path in writer.close_all(days, now, corrected):
                 begin, end = bounds(day, zone)
                 say_text(f"{day}: closed, {(end - begin) // 3600} hours, {printable(str(path))}\n")
                 while writer.notes:

@@ -1,7 +1,7 @@
 """Days are closed one after another: measured, and written to their files."""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -23,12 +23,13 @@ from vgpucli.bill.measurement import Method, PartRule
 from vgpucli.bill.model import ClosedDay, DayHead, GpuDay, ShareDay
 from vgpucli.bill.prometheus import BillSource
 from vgpucli.bill.timeline import STEP, DaySum
+from vgpucli.top.source import Unanswered
 
 SETTLED_SECONDS: Final = 3600
 """Time after the end of a day before it is closed: late samples have come by then."""
 
 MOST_DAYS: Final = 31
-"""Most days that are closed at once, and how long a device is remembered that is not there."""
+"""Number of closed days in which a device is looked for that was not there in between."""
 
 
 class DayWriter:
@@ -44,7 +45,7 @@ class DayWriter:
         *,
         allow_empty: bool = False,
     ) -> None:
-        """``allow_empty``: a day in which no device was measured is closed, too."""
+        """``allow_empty``: a day on which no device was measured waits for no later one."""
         self._folder = folder
         self._zone = zone
         self._method = method
@@ -67,7 +68,7 @@ class DayWriter:
         done = closed_days(self._folder)
         if not done:
             yesterday = (settled.date() - dt.timedelta(days=1)).isoformat()
-            return days_between(first or yesterday, today)[-MOST_DAYS:]
+            return days_between(first or yesterday, today)
         newest = path_of(self._folder, done[-1])
         if head_of(newest).end > now:
             raise ValueError(f"{printable(str(newest))}: this day has not ended yet")
@@ -96,18 +97,51 @@ class DayWriter:
         if corrected and not due:
             raise ValueError("--correct: there is no day to close, whose file would have the rows")
 
-    def close(self, day: str, now: float, corrected: Sequence[str] = ()) -> Path:
-        """Measure a day and write its file.
+    def close_all(
+        self, days: Sequence[str], now: float, corrected: Sequence[str] = ()
+    ) -> Iterator[tuple[str, Path]]:
+        """Measure days in their order and write a file for each; the first one has the corrections.
 
-        Raises Unanswered, BadDay and OSError, and ValueError if nothing was measured.
+        A day on which no device was measured is closed when a later day is. Until then it waits:
+        the exporters may only be away, or the samples may come late.
+
+        Raises Unanswered, BadDay and OSError, and ValueError if a day goes on waiting.
         """
-        head = self._head(day, now)
-        measured = self._measured(head, self._method)
-        if not self._allow_empty and not any(True for _ in measured.devices()):
+        waiting: list[str] = []
+        for day in days:
+            head = self._head(day, now)
+            try:
+                measured = self._measured(head, self._method)
+            except Unanswered as error:
+                raise Unanswered(f"{day}: {error}", refused=error.refused) from error
+            if not self._allow_empty and not any(True for _ in measured.devices()):
+                waiting.append(day)
+                continue
+            for empty in waiting:
+                of_empty = self._head(empty, now)
+                path = self._written(of_empty, DaySum(of_empty, self._method), corrected)
+                corrected = ()
+                self.notes.append(
+                    f"{empty}: no device was measured; it is closed because {day} has samples"
+                )
+                yield empty, path
+            waiting.clear()
+            yield day, self._written(head, measured, corrected)
+            corrected = ()
+        if waiting:
+            names = " to ".join(dict.fromkeys((waiting[0], waiting[-1])))
             raise ValueError(
-                f"{day}: no device was measured, so it is not closed; --allow-empty closes a day"
+                f"{names}: no device was measured, so it is not closed; --allow-empty closes a day"
                 " on which the cluster had none"
             )
+
+    def close(self, day: str, now: float, corrected: Sequence[str] = ()) -> Path:
+        """Close one day; as :meth:`close_all`."""
+        ((_, path),) = self.close_all([day], now, corrected)
+        return path
+
+    def _written(self, head: DayHead, measured: DaySum, corrected: Sequence[str]) -> Path:
+        day = head.day
         earlier = [name for name in closed_days(self._folder) if name < day][-MOST_DAYS:]
         before = last_seen(self._devices_of(name) for name in earlier)
         rows: list[GpuDay | ShareDay] = []
