@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from vgpucli.bill.charges import UnknownModel, charges, device_days, missing_of_inventory
 from vgpucli.bill.division import amount_of
@@ -46,7 +47,8 @@ def rows(draw: st.DrawFn) -> tuple[list[GpuDay], list[ShareDay]]:
         for correction in draw(st.lists(st.sampled_from(("2026-11-02", "2026-12-03")), max_size=2)):
             change = draw(st.integers(-total, SECONDS * SECOND))
             part = draw(st.integers(0, max(0, change)))
-            gpus.append(GpuDay(key, model, change, part, correction=correction))
+            again = draw(st.sampled_from(MODELS))
+            gpus.append(GpuDay(key, again, change, part, correction=correction))
             if shares and draw(st.booleans()):
                 name = draw(st.sampled_from(shares)).share
                 used = draw(st.integers(-SECONDS, SECONDS))
@@ -72,7 +74,8 @@ def test_the_charges_of_a_device_are_its_hours_times_its_price(
     for key in {gpu.key for gpu in gpus}:
         of_key = [gpu for gpu in gpus if gpu.key == key]
         total = max(0, sum(gpu.total for gpu in of_key))
-        price = table.price(DAY, of_key[-1].model, "", {}) or Decimal(0)
+        named = [gpu for gpu in sorted(of_key, key=lambda gpu: gpu.correction) if gpu.model]
+        price = (table.price(DAY, named[-1].model, "", {}) if named else None) or Decimal(0)
         assert quantities[key] == total
         assert amounts[key] == amount_of(total, price)
 
@@ -113,10 +116,49 @@ def test_a_correction_adds_rows_and_changes_none(
         table,
     )
     unchanged = [charge for charge in _charges(gpus, shares, table) if not charge.correction]
-    described = {gpu.key: gpu.model for gpu in gpus}
-    assert [charge for charge in first if described[charge.gpu]] == [
-        charge for charge in unchanged if described[charge.gpu]
+    assert first == unchanged
+
+
+OWNED = Owned("node", "A", 3)
+
+
+@given(rows(), TABLES)
+def test_a_correction_adds_rows_of_owned_gpus_and_changes_none(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable
+) -> None:
+    gpus, _ = drawn
+    owned = replace(table, inventory=(OWNED,))
+    own = [gpu for gpu in gpus if not gpu.correction]
+    first, away = ([*missing_of_inventory(owned, DAY, SECONDS, of, SECOND)] for of in (own, gpus))
+    assert [gpu for gpu in away if not gpu.correction] == first
+    present = sum(gpu.total for gpu in gpus if gpu.model == "A")
+    assert sum(gpu.total for gpu in away) == max(0, 3 * SECONDS * SECOND - present)
+
+
+def test_a_hole_that_is_filled_later_is_taken_from_owned_gpus_by_a_correction() -> None:
+    key = GpuKey(DAY, "", "node", "GPU-1")
+    measured = GpuDay(key, "A", 10 * HOUR)
+    filled = GpuDay(key, "A", HOUR, HOUR, correction="2026-11-02")
+    table = PriceTable("EUR", (Price("A", Decimal("2.10")),), inventory=(Owned("node", "A", 1),))
+    made = [
+        _charges([*gpus, *missing_of_inventory(table, DAY, SECONDS, gpus, SECOND)], [], table)
+        for gpus in ([measured], [measured, filled])
     ]
+    assert [each for each in made[1] if not each.correction] == made[0]
+    assert [
+        (each.gpu.uuid, each.quantity // HOUR, each.amount)
+        for each in made[1]
+        if each.correction == "2026-11-02"
+    ] == [("GPU-1", 1, 2_100_000), ("inventory/A", -1, -2_100_000)]
+
+
+def test_a_model_that_is_known_later_takes_the_charges_before_back() -> None:
+    key = GpuKey(DAY, "", "node", "GPU-1")
+    gpus = [GpuDay(key, "B", HOUR), GpuDay(key, "A", HOUR, correction="2026-11-02")]
+    gpus.append(GpuDay(key, "", HOUR, correction="2026-11-03"))
+    table = PriceTable("EUR", (Price("A", 2), Price("B", 1)))
+    made = [(c.model, c.quantity // HOUR, c.amount // SECOND) for c in _charges(gpus, [], table)]
+    assert made == [("B", 1, 1), ("A", 2, 4), ("B", -1, -1), ("A", 1, 2)]
 
 
 def test_a_device_without_a_price_is_charged_nothing_and_named() -> None:

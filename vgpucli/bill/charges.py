@@ -6,7 +6,8 @@ For each device and day, with its price p of an hour:
 
 The amount of the day is rounded once and then divided among its rows, so no sum is rounded again.
 A correction's charges are the difference between the amounts with it and the amounts without it:
-after a correction the same identity holds for the corrected day.
+after a correction the same identity holds for the corrected day, and no earlier charge changes. A
+correction that has another model or other labels takes back the charges at the price before.
 """
 
 from collections import Counter
@@ -52,6 +53,8 @@ def device_days(gpus: Iterable[GpuDay], shares: Iterable[ShareDay]) -> Iterator[
 
 
 _Piece = tuple[ShareKey | None, Part]
+_Line = tuple[ShareKey | None, Part, str, str]
+"""A piece with the model and MIG profile by which it has its price."""
 
 
 def charges(
@@ -59,32 +62,45 @@ def charges(
 ) -> Iterator[Charge]:
     """The charges of each device and day; ``unknown`` gets the devices without a price."""
     for day in days:
-        described = day.gpus[-1]
-        price = table.price(day.key.day, described.model, described.mig_profile, described.labels)
-        if price is None:
+        described = _described(day.gpus)
+        if _price(described, table) is None:
             unknown.add(UnknownModel(described.model, described.mig_profile))
-            price = NO_PRICE
-        yield from _of_device(day, described, price)
+        yield from _of_device(day, table)
 
 
-def _of_device(day: DeviceDay, described: GpuDay, price: Decimal) -> Iterator[Charge]:
+def _described(gpus: Iterable[GpuDay]) -> GpuDay:
+    """The latest row that has a model: that a later one has none is no evidence of another one."""
+    latest_first = reversed([*gpus])
+    return max(latest_first, key=lambda gpu: (gpu.model != "", gpu.correction))
+
+
+def _price(gpu: GpuDay, table: PriceTable) -> Decimal | None:
+    return table.price(gpu.key.day, gpu.model, gpu.mig_profile, gpu.labels)
+
+
+def _of_device(day: DeviceDay, table: PriceTable) -> Iterator[Charge]:
     rows: tuple[GpuDay | ShareDay, ...] = (*day.gpus, *day.shares)
-    before: dict[_Piece, tuple[int, int]] = {}
+    before: dict[_Line, tuple[int, int]] = {}
     for correction in sorted({row.correction for row in rows}):  # "" comes first
-        now = _amounts(
-            [gpu for gpu in day.gpus if gpu.correction <= correction],
-            [share for share in day.shares if share.correction <= correction],
-            price,
-        )
-        for piece in sorted(before.keys() | now.keys(), key=_order):
-            quantity, amount = now.get(piece, (0, 0))
-            old_quantity, old_amount = before.get(piece, (0, 0))
+        gpus = [gpu for gpu in day.gpus if gpu.correction <= correction]
+        if not gpus:
+            continue
+        described = _described(gpus)
+        shares = [share for share in day.shares if share.correction <= correction]
+        amounts = _amounts(gpus, shares, _price(described, table) or NO_PRICE)
+        now = {
+            (*piece, described.model, described.mig_profile): amount
+            for piece, amount in amounts.items()
+        }
+        for line in sorted(before.keys() | now.keys(), key=_order):
+            quantity, amount = now.get(line, (0, 0))
+            old_quantity, old_amount = before.get(line, (0, 0))
             if quantity != old_quantity or amount != old_amount:
-                share, part = piece
+                share, part, model, mig_profile = line
                 yield Charge(
                     day.key,
-                    described.model,
-                    described.mig_profile,
+                    model,
+                    mig_profile,
                     part,
                     quantity - old_quantity,
                     amount - old_amount,
@@ -94,9 +110,10 @@ def _of_device(day: DeviceDay, described: GpuDay, price: Decimal) -> Iterator[Ch
         before = now
 
 
-def _order(piece: _Piece) -> tuple[bool, tuple[str, ...], str]:
-    share, part = piece
-    return share is None, msgspec.structs.astuple(share) if share else (), part
+def _order(line: _Line) -> tuple[bool, tuple[str, ...], str, str, str]:
+    share, *texts = line
+    part, model, mig_profile = texts
+    return share is None, msgspec.structs.astuple(share) if share else (), part, model, mig_profile
 
 
 def _amounts(
@@ -131,18 +148,26 @@ def missing_of_inventory(
 ) -> Iterator[GpuDay]:
     """For owned GPUs that were not there for the whole day, a row with what is missing.
 
-    Entries of one node and model are added up: GPUs that were bought later are an entry of theirs.
-    ``unit`` is a whole GPU's amount of a second; ``gpus`` are the day's own rows.
+    Each correction of the day has a row of its own with the change. Entries of one node and model
+    are added up: GPUs that were bought later are an entry of theirs. ``unit`` is a whole GPU's
+    amount of a second; ``gpus`` are the day's rows, corrections included.
     """
     owned: Counter[tuple[str, str, str]] = Counter()
     for entry in table.inventory:
         if entry.since.isoformat() <= day < entry.to.isoformat():
             owned[entry.cluster, entry.node, entry.model] += entry.gpus
+    by_node: dict[tuple[str, str], list[GpuDay]] = {}
+    for gpu in gpus:
+        by_node.setdefault((gpu.key.cluster, gpu.key.node), []).append(gpu)
     for (cluster, node, model), number in sorted(owned.items()):
-        of_node = [gpu for gpu in gpus if (gpu.key.cluster, gpu.key.node) == (cluster, node)]
-        present = sum(gpu.total for gpu in of_node if (gpu.model, gpu.mig_profile) == (model, ""))
-        missing = number * seconds * unit - present
-        if missing > 0:
-            key = GpuKey(day, cluster, node, f"inventory/{model}")
-            labels: Mapping[str, str] = next((gpu.labels for gpu in of_node), {})
-            yield GpuDay(key, model, missing, missing, labels=dict(labels))
+        of_node = by_node.get((cluster, node), [])
+        before = 0
+        for correction in sorted({"", *(gpu.correction for gpu in of_node)}):
+            known = [gpu for gpu in of_node if gpu.correction <= correction]
+            present = sum(gpu.total for gpu in known if (gpu.model, gpu.mig_profile) == (model, ""))
+            missing = max(0, number * seconds * unit - present)
+            if change := missing - before:
+                key = GpuKey(day, cluster, node, f"inventory/{model}")
+                labels: Mapping[str, str] = next((gpu.labels for gpu in known), {})
+                yield GpuDay(key, model, change, change, labels=dict(labels), correction=correction)
+            before = missing
