@@ -1,10 +1,12 @@
 """Used + held idle + unsold + not measured = GPU-hours × price, whatever the numbers are."""
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -210,3 +212,33 @@ def test_owned_gpus_of_a_node_in_several_entries_are_added_up() -> None:
     }
     three = [*here, GpuDay(GpuKey(DAY, "", "n1", "GPU-2"), "A", SECONDS * SECOND)]
     assert {gpu.model for gpu in missing_of_inventory(table, DAY, SECONDS, three, SECOND)} == {"B"}
+
+
+@pytest.mark.parametrize("by", ["namespace", "team", "owner", "model"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "(unsold)",
+        "(not measured)",
+        "(no team)",
+        "(no owner)",
+        "(unknown model)",
+        '"(unsold)"',
+        " (unsold)",
+    ],
+)
+def test_no_name_of_the_cluster_is_the_line_of_nobody(name: str, by: str) -> None:
+    key = GpuKey(DAY, "", "node", "GPU-1")
+    unknown = GpuKey(DAY, "", "node", "GPU-2")
+    gpus = [GpuDay(key, name, 10 * HOUR, HOUR), GpuDay(unknown, "", HOUR)]
+    shares = [
+        ShareDay(key, ShareKey(name, "p", "u1", "c", name, name), HOUR, HOUR),
+        ShareDay(key, ShareKey("", "p", "u2", "c"), HOUR, HOUR),
+    ]
+    table = PriceTable("EUR", (Price(name, 1),))
+    bill = {
+        line.name: sum(line.quantity.values()) // HOUR
+        for line in lines(_charges(gpus, shares, table), by)
+    }
+    theirs, ours = json.dumps(name), {"(unsold)": 6, "(not measured)": 1, f"(no {by})": 2}
+    assert bill == ({theirs: 10, "(unknown model)": 1} if by == "model" else {theirs: 2, **ours})

@@ -71,6 +71,15 @@ def test_the_table_has_a_line_for_each_namespace_and_for_what_nobody_held(folder
     assert ["total", "24.00", "6.00", "3.00", "15.00", "24.00"] in lines
 
 
+def test_a_namespace_with_the_name_of_the_last_line_stands_in_quotation_marks(folder: Path) -> None:
+    second = _day("2026-11-02", 1_793_577_600)
+    (share,) = second.shares
+    named = replace(share, share=replace(share.share, namespace="total"))
+    write_day(folder / "days", replace(second, shares=(named,)))
+    names = [line.split()[0] for line in run(folder, *RANGE).splitlines() if line]
+    assert (names.count('"total"'), names.count("total")) == (1, 1)
+
+
 def test_a_day_that_is_not_closed_is_named(folder: Path) -> None:
     assert "note: 1 day of the period not closed: 2026-11-02" in run(folder, *RANGE)
 
@@ -138,6 +147,14 @@ def test_a_bill_of_made_up_days_has_a_note(folder: Path) -> None:
     [
         ("prices.yaml", "currency: XX\nprices: []\n", "currency 'XX' is no code of ISO 4217"),
         ("prices.yaml", "currency: EUR\nprices: [{model: A, price: 1}]", "prices[0]"),
+        ("prices.yaml", "currency: !!bool x\nprices: []", "not YAML: a value does not fit its tag"),
+        ("prices.yaml", "currency: EUR\nprices: !!timestamp x", "a value does not fit its tag"),
+        ("prices.yaml", "currency: EUR\nprices: !!int x", "not YAML"),
+        ("prices.yaml", "currency: EUR\nprices: !!float x", "not YAML"),
+        ("prices.yaml", "currency: EUR\nprices: !!binary x", "line 2: failed to decode base64"),
+        ("prices.yaml", "currency: EUR\nprices: !!omap x", "line 2: expected a sequence"),
+        ("prices.yaml", "currency: EUR\nprices: &a [*a]", "prices[0]"),
+        ("prices.yaml", "!!int ''", "not YAML"),
         ("days/2026-11-01.jsonl", "", "line 1"),
         ("days/2026-11-01.jsonl", '{"kind":"gpu"}', "line 1"),
         ("days/2026-11-01.jsonl", "\xff", "line 1"),

@@ -14,11 +14,12 @@ from decimal import Decimal
 from typing import Final
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpucli.bill.currencies import DECIMALS
-from vgpucli.bill.focus import COLUMNS, Context, row
+from vgpucli.bill.focus import COLUMNS, PLAIN_COLUMNS, Context, row
 from vgpucli.bill.model import HOUR, Charge, GpuKey, Part, ShareKey
 from vgpucli.bill.prices import Account, PriceTable
 
@@ -166,3 +167,32 @@ def test_a_row_is_the_same_after_it_was_read(
     text.seek(0)
     (read,) = csv.DictReader(text)
     assert read == {name: value or "" for name, value in cells.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(1)", "\t=1+1", "\r=1+1", " =1+1", "\uff1d1+1", "'a"],
+)
+@pytest.mark.parametrize("columns", [COLUMNS, PLAIN_COLUMNS])
+def test_no_name_is_a_formula_of_a_spreadsheet(
+    text: str, columns: Mapping[str, Callable[[Charge, Context], str | None]]
+) -> None:
+    key = GpuKey("2026-11-01", text, text, text)
+    share = ShareKey(text, text, text, text, text, text)
+    charge = Charge(key, text, text, Part.USED, -HOUR, -1_500_000, share, "2026-12-01")
+    table = PriceTable("EUR", (), text, Account(text, text))
+    cells = row(charge, columns, Context(table, ZoneInfo("UTC")))
+    begins = [cell for cell in cells.values() if cell and cell.lstrip()[:1] in "=+-@\uff1d'"]
+    assert {cell for cell in begins if not NUMBER.fullmatch(cell)} <= {
+        f"'{text}",
+        f"'{text}/{text}/{text}",
+    }
+    assert "-1.0" in begins or "-1" in begins
+    assert f"'{text}" in begins
+
+
+def test_a_name_that_is_no_formula_stays_as_it_is() -> None:
+    share = ShareKey("team-a", "pod", "uid", "main", "Job/a=b", "R&D (north)")
+    charge = Charge(GpuKey("2026-11-01", "", "n", "GPU-1"), "A", "", Part.USED, 1, 1, share)
+    cells = row(charge, PLAIN_COLUMNS, Context(PriceTable("EUR", ()), ZoneInfo("UTC")))
+    assert (cells["owner"], cells["team"]) == ("Job/a=b", "R&D (north)")

@@ -8,6 +8,7 @@ machines are in the cloud's own file, and a sum over both files would count them
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
@@ -187,8 +188,27 @@ Hours are rounded to 9 decimals; sums of ``gpu_microseconds`` are exact.
 """
 
 
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_FORMULA: Final = (*"=+-@'\t\r\n", *"\uff1d\uff0b\uff0d\uff20")
+"""With which a cell begins that a spreadsheet may compute, and the mark of one that it may not.
+
+After https://owasp.org/www-community/attacks/CSV_Injection; the last four are of full width.
+"""
+
+
+def _text(cell: _Cell) -> _Cell:
+    """With an apostrophe before what a spreadsheet would compute: tenants write names of teams.
+
+    Of a text that begins with an apostrophe, a reader leaves out the first one.
+    """
+    if cell is None or _NUMBER.fullmatch(cell):
+        return cell
+    is_formula = cell.startswith(_FORMULA) or cell.lstrip().startswith(_FORMULA)
+    return f"'{cell}" if is_formula else cell
+
+
 def row(
     charge: Charge, columns: Mapping[str, Callable[[Charge, Context], _Cell]], context: Context
 ) -> dict[str, _Cell]:
     """The columns of a charge."""
-    return {name: value(charge, context) for name, value in columns.items()}
+    return {name: _text(value(charge, context)) for name, value in columns.items()}

@@ -131,6 +131,8 @@ def parse_prices(content: bytes) -> PriceTable:
         raise BadPrices(f"{where}{printable(str(problem))}") from error
     except (ValueError, RecursionError) as error:
         raise BadPrices(f"not YAML: {printable(str(error))}") from error
+    except Exception as error:  # PyYAML's constructors raise KeyError, AttributeError and others
+        raise BadPrices("not YAML: a value does not fit its tag, as !!bool") from error
     try:
         table = msgspec.convert(document, PriceTable)
     except msgspec.ValidationError as error:

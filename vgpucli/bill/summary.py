@@ -3,6 +3,7 @@
 sum of all lines = sum of all charges, for each part, in time and in money
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -20,14 +21,20 @@ def _of_share(field: str) -> Callable[[Charge], str]:
         if charge.share is None:
             return _NOBODY[charge.part]
         value: str = getattr(charge.share, field)
-        return value or f"(no {field})"
+        return _own_name(value) or f"(no {field})"
 
     return name
 
 
+def _own_name(text: str) -> str:
+    """A name that is none of ours: who may annotate a Namespace may name a team ``(unsold)``."""
+    is_like_ours = text.lstrip().startswith(("(", '"'))
+    return json.dumps(text, ensure_ascii=False) if is_like_ours else text
+
+
 def _model(charge: Charge) -> str:
     profile = f" MIG {charge.mig_profile}" if charge.mig_profile else ""
-    return f"{charge.model or '(unknown model)'}{profile}"
+    return f"{_own_name(charge.model) or '(unknown model)'}{profile}"
 
 
 KEYS: Final[Mapping[str, Callable[[Charge], str]]] = {

@@ -17,6 +17,7 @@ from vgpucli.bill.read import Period
 from vgpucli.bill.summary import BillLine
 
 _HUNDREDTH: Final = HOUR // 100
+_TOTAL: Final = "total"
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
     )
     return tuple(
         Money(
-            line.name,
+            f'"{line.name}"' if line.name.strip() == _TOTAL else line.name,
             hours,
             dict(zip(Part, shown([line.amount[part] for part in Part], cent, total), strict=True)),
             total,
@@ -62,7 +63,7 @@ def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
 def _sum(money: Sequence[Money]) -> Money:
     """The line below the others."""
     return Money(
-        "total",
+        _TOTAL,
         sum(each.hours for each in money),
         {part: sum(each.amounts[part] for each in money) for part in Part},
         sum(each.total for each in money),
