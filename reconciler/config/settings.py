@@ -29,6 +29,7 @@ from reconciler.config.value_types import (
 )
 from reconciler.policy import DEFAULT_MODES, OBSERVED, Ages, Backoff, Limits, Mode, Policy
 from reconciler.reasons import Rule
+from vgpu.io.yaml_documents import decoded
 from vgpu.model.documentation import page
 
 
@@ -371,9 +372,9 @@ def _mapped(key: Key, node: yaml.Node, name: str) -> Any:
         raise _wrong(key, node, place)
     try:
         _expect_single_keys(node, name, key.name)
-        text = json.dumps(yaml.SafeLoader("").construct_document(node))
+        text = json.dumps(decoded(lambda: yaml.SafeLoader("").construct_document(node)))
         return key.form.read(text)
-    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConfigError(place, key.name, str(error)) from error
 
 

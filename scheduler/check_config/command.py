@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Final
 
 import click
-import yaml
 
 from scheduler.check_config.traps import ConfigFinding, config_findings, unserved_resources
-from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.io.unique_keys import UniqueKeyLoader
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.model.reasons import SourceError
 from vgpu.placement.unserved import CHART_RESOURCES, UNSERVED_FLAG
 from vgpu.program.output import say
@@ -50,14 +50,13 @@ def _findings(file: Path) -> tuple[list[ConfigFinding], tuple[str, ...]]:
     if len(content) > MOST_BYTES:
         raise click.ClickException(f"{file}: larger than {MOST_BYTES} bytes")
     try:
-        document = yaml.load(content, UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        document = yaml_document(content, UniqueKeyLoader)
         path = str(file)
         return config_findings(document, path), unserved_resources(document, path)
-    except DuplicateKeyError as error:
-        place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
-        raise click.ClickException(f"{place}: kube-scheduler refuses a key twice") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = str(error).replace("\n", " ")
-        raise click.ClickException(f"{file}: not YAML: {problem}") from error
+    except NotYamlError as error:
+        if error.is_duplicate_key:
+            place = f"{file}, line {error.line}"
+            raise click.ClickException(f"{place}: kube-scheduler refuses a key twice") from error
+        raise click.ClickException(f"{file}: not YAML: {error}") from error
     except SourceError as error:
         raise click.ClickException(f"{file}: {error.detail}") from error

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from vgpu.io.yaml_documents import yaml_documents
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, ApiKind, unread
 from vgpu.kube.decode import Content, decode
@@ -330,15 +331,12 @@ def _yaml_documents(content: bytes) -> list[bytes]:
     """The objects of YAML documents as JSON; [] if it is no YAML of Kubernetes."""
     if content.lstrip()[:1] in (b"{", b"["):
         return []
-    import yaml  # noqa: PLC0415  # few dumps are YAML
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        documents = [each for each in yaml.load_all(content, loader) if each is not None]
+        documents = [each for each in yaml_documents(content, fast=True) if each is not None]
         if not all(isinstance(each, dict) and "kind" in each for each in documents):
             return []
         return [msgspec.json.encode(each) for each in documents]
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):  # or what JSON does not have
         return []
 
 

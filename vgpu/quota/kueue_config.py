@@ -7,10 +7,11 @@ v0.17.0, ``pkg/workload/workload.go``. Where the ConfigMap was not read, request
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.kube.errors import one_line
 from vgpu.kube.kueue_kinds import CPU
 from vgpu.kube.quantities import exact
@@ -25,6 +26,7 @@ UNKNOWN_CONFIG: Final = "transformations unknown: amounts before transformation"
 KEY: Final = "controller_manager_config.yaml"
 
 _MILLI: Final = 1000
+_MOST: Final = 2**63 - 1
 
 
 class Transformation(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ def _whole(name: str, amount: int) -> int:
 class _TransformationFields(msgspec.Struct, rename="camel"):
     input: str = ""
     strategy: str | None = None
-    outputs: dict[str, str | int | float] | None = None
+    outputs: dict[str, str | Annotated[int, msgspec.Meta(le=_MOST)] | float] | None = None
     multiply_by: str | None = None
 
 
@@ -113,8 +115,8 @@ def kueue_config(data: Mapping[str, str] | None) -> KueueConfig:
     if KEY not in data:
         return KueueConfig(problem=f"{where} has no key {KEY}")
     try:
-        read = msgspec.yaml.decode(data[KEY].encode(), type=_Configuration)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        read = msgspec.convert(yaml_document(data[KEY], fast=True), _Configuration)
+    except (NotYamlError, msgspec.ValidationError) as error:
         return KueueConfig(problem=one_line(f"{where}: {KEY} cannot be read: {error}"))
     resources = read.resources or _Resources()
     transformations = {}

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import yaml
+
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 
 CAPACITY: Final = "capacity"
 PROPORTION: Final = "proportion"
@@ -78,8 +79,8 @@ def volcano_scheduler(text: str, place: str, tag: str = "") -> VolcanoScheduler:
     """The scheduler with this configuration; never raises."""
     version = version_of(tag)
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        document = yaml_document(text)
+    except NotYamlError:
         return VolcanoScheduler(version=version, problem=f"{place} cannot be read: not YAML")
     if not isinstance(document, dict) or not isinstance(document.get("tiers"), list):
         return VolcanoScheduler(version=version, problem=f"{place} cannot be read: no list tiers")

@@ -28,6 +28,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.model.allocation import Claim, Share
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
@@ -87,11 +88,9 @@ HOLDS_NAMES: Final = (*HOLDS_REGISTERS, CONFIG_KEY.encode())
 
 def configured_names(text: str) -> dict[str, str]:
     """The names in the text of ``device-config.yaml``, by role; {} if it cannot be read."""
-    import yaml  # noqa: PLC0415  # slow to import, and few clusters have such a text
-
     try:
-        document: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        document: Any = yaml_document(text)
+    except NotYamlError:
         return {}
     part = document.get("nvidia") if isinstance(document, dict) else None
     fields = part if isinstance(part, dict) else {}

@@ -17,9 +17,9 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
-from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.io.unique_keys import UniqueKeyLoader
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.model.durations import parts_of
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
@@ -135,14 +135,11 @@ def parse(text: bytes) -> WebConfig:
 
 def _load_yaml(text: bytes) -> Any:
     try:
-        tree = yaml.load(text, UniqueKeyLoader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:  # its text would quote the line, and secrets in it
-        where = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        is_duplicate = isinstance(error, DuplicateKeyError)
-        problem = "a key appears twice; remove one" if is_duplicate else "not valid YAML"
+        tree = yaml_document(text, UniqueKeyLoader)
+    except NotYamlError as error:  # its text may quote the line, and secrets in it
+        where = f" at line {error.line}" if error.line else ""
+        problem = "a key appears twice; remove one" if error.is_duplicate_key else "not valid YAML"
         raise Invalid("", problem + where) from None
-    except Exception:  # noqa: BLE001 - PyYAML raises anything for a value under a wrong tag
-        raise Invalid("", "not valid YAML") from None
     return {} if tree is None else tree
 
 

@@ -18,9 +18,9 @@ from decimal import Decimal
 from typing import Annotated, Final
 
 import msgspec
-import yaml
 
 from vgpu.io.unique_keys import UniqueKeyLoader
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.model.printable_text import printable
 from vgpu.model.reasons import SourceError
 from vgpu.sources.files import read_file
@@ -59,7 +59,8 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"si
     @property
     def amount(self) -> Decimal:
         """The price as it was written."""
-        return Decimal(str(self.per_gpu_hour))
+        price = self.per_gpu_hour
+        return Decimal(price) if isinstance(price, int) else Decimal(str(price))
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -123,16 +124,10 @@ class PriceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse_prices(content: bytes) -> PriceTable:
     """The table of a file's content. Raises BadPrices without the file's name."""
     try:
-        document = yaml.load(content, _Loader)  # noqa: S506  # a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "not YAML"
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise BadPrices(f"{where}{printable(str(problem))}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadPrices(f"not YAML: {printable(str(error))}") from error
-    except Exception as error:  # PyYAML's constructors raise KeyError, AttributeError and others
-        raise BadPrices("not YAML: a value does not fit its tag, as !!bool") from error
+        document = yaml_document(content, _Loader)
+    except NotYamlError as error:
+        where = f"line {error.line}: " if error.line else "not YAML: "
+        raise BadPrices(f"{where}{printable(error.problem)}") from error
     try:
         table = msgspec.convert(document, PriceTable)
     except msgspec.ValidationError as error:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import yaml
-
 from scheduler.check_config.kube_scheduler_config import API_VERSION, KIND
 from scheduler.check_config.traps import ConfigTrap, config_findings
+from vgpu.io.yaml_documents import NotYamlError, yaml_document
 from vgpu.model.reasons import SourceError
 from vgpucli.doctor.components import NVIDIA, VOLCANOS, ComponentRole
 from vgpucli.doctor.facts import ClusterFacts, SchedulerText
@@ -27,10 +26,9 @@ def check_schedulers(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     for config in facts.configs:
         kind = DoctorReason.CONFIGURED
         try:
-            document = yaml.safe_load(config.text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            place = getattr(error, "problem_mark", None)
-            line = f"not YAML, line {place.line + 1}" if place is not None else "not YAML"
+            document = yaml_document(config.text)
+        except NotYamlError as error:
+            line = f"not YAML, line {error.line}" if error.line else "not YAML"
             yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, line)
             continue
         if not isinstance(document, dict):

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-import yaml
 
+from vgpu.io.yaml_documents import NotYamlError, yaml_documents
 from vgpu.kube.documents import Keep
 from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.kube.scheduling_objects import SchedulingPod, scheduling_pods
@@ -42,17 +42,16 @@ def pods_of_manifest(content: bytes, source: str, namespace: str) -> tuple[Asked
     ``namespace`` is that of objects without one. Raises SourceError, which names ``source``.
     """
     try:
-        documents = list(yaml.safe_load_all(content))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = " ".join(str(error).split())
-        raise SourceError(Reason.MALFORMED, source, f"it is not YAML: {line}") from error
+        documents = yaml_documents(content)
+    except NotYamlError as error:
+        raise SourceError(Reason.MALFORMED, source, f"it is not YAML: {error}") from error
     pods: list[AskedPod] = []
     kind = scheduling_pods(Keep.SHARING)
     for document in documents:
         for spec in _templates(document, DEPTH):
             pods += (
                 AskedPod(each.pod, each.scheduling)
-                for each in kind.kept(_as_pod(spec, namespace), source, Keep.ALL)
+                for each in kind.kept(_as_pod(spec, source, namespace), source, Keep.ALL)
                 if each.pod is not None and each.scheduling is not None
             )
     return tuple(pods)
@@ -90,8 +89,12 @@ def _metadata(document: dict[str, Any]) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _as_pod(document: dict[str, Any], namespace: str) -> bytes:
-    """The document as the JSON of a Pod that does not exist yet."""
+def _as_pod(document: dict[str, Any], source: str, namespace: str) -> bytes:
+    """The document as the JSON of a Pod that does not exist yet. Raises SourceError."""
     named = {"name": NAME, "namespace": namespace, **_metadata(document), "uid": NAME}
     spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
-    return msgspec.json.encode({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})
+    try:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
+        return msgspec.json.encode(pod)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise SourceError(Reason.MALFORMED, source, f"JSON has no such value: {error}") from error
