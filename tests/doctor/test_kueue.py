@@ -25,15 +25,23 @@ def kueue(**options):
     return workload("Deployment", "kueue-controller-manager", container, **options)
 
 
-def webhooks(policy="Fail"):
-    service = {"namespace": SPACE, "name": "kueue-webhook-service"}
+def webhooks(policy="Fail", space=SPACE, pods_policy=""):
+    service = {"namespace": space, "name": "kueue-webhook-service"}
     return {
         "kind": "MutatingWebhookConfiguration",
         "apiVersion": "admissionregistration.k8s.io/v1",
         "metadata": {"name": "kueue-mutating-webhook-configuration"},
         "webhooks": [
-            {"name": name, "failurePolicy": policy, "clientConfig": {"service": service}}
-            for name in ("mpod.kb.io", "mjob.kb.io")
+            {
+                "name": f"m{resource}.kb.io",
+                "failurePolicy": pods_policy or policy if resource == "pods" else policy,
+                "clientConfig": {"service": service},
+                "rules": [
+                    {"operations": ["CREATE"], "resources": [resource]},
+                    {"operations": ["UPDATE"], "resources": [f"{resource}/status"]},
+                ],
+            }
+            for resource in ("pods", "jobs")
         ],
     }
 
@@ -55,6 +63,13 @@ def about_kueue(*items):
 
 
 other = workload("Deployment", "other", ("c", "example/other:1"))
+viewer = workload("Deployment", "kueue-viz", ("c", "example/viz:1"), namespace=SPACE)
+elsewhere = workload("Deployment", "other", ("c", "example/other:1"), namespace="team-a")
+
+
+def mirrored(name="kueue-controller-manager", space=SPACE, **options):
+    container = ("manager", "registry.corp.example/mirror/kueue-manager:v0.17.0", "/manager")
+    return workload("Deployment", name, container, namespace=space, **options)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +77,19 @@ other = workload("Deployment", "other", ("c", "example/other:1"))
     [
         ((kueue(ready=0), webhooks()), "0 of 1 pod ready"),
         ((kueue(desired=0), webhooks()), "0 of 0 pods ready"),
-        ((other, webhooks()), "no Deployment of Kueue in namespace kueue-system"),
+        ((other, elsewhere, webhooks()), "no Deployment of Kueue in namespace kueue-system"),
+        ((mirrored(ready=0), viewer, webhooks()), "kueue-controller-manager: 0 of 1 pod ready"),
+        ((kueue(ready=0), viewer, webhooks()), "kueue-controller-manager: 0 of 1 pod ready"),
+        ((mirrored("any", ready=0), webhooks()), "kueue-system/any: 0 of 1 pod ready"),
+        ((kueue(ready=0), webhooks()), "refused: new jobs, pods"),
+        ((kueue(ready=0), webhooks(pods_policy="Ignore")), "refused: new jobs"),
     ],
 )
 def test_webhooks_of_kueue_without_kueue_are_an_error(items, evidence):
     found = about_kueue(*items)["kueue_away"]
     assert found.severity.value == "error"
     assert "kueue-mutating-webhook-configuration" in found.about
-    assert any(evidence in text for text in found.evidence)
+    assert any(text.endswith(evidence) for text in found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +100,25 @@ def test_webhooks_of_kueue_without_kueue_are_an_error(items, evidence):
         (kueue(ready=0), webhooks("Ignore")),
         (kueue(ready=0),),
         (webhooks(),),
+        (mirrored(), webhooks()),
+        (mirrored("any"), webhooks()),
+        (mirrored(space="openshift-kueue-operator"), webhooks(space="openshift-kueue-operator")),
+        (elsewhere, webhooks()),
     ],
 )
 def test_a_kueue_that_runs_or_was_not_read_is_no_error(items):
     assert about_kueue(*items) == {}
+
+
+def test_a_dump_of_another_namespace_has_no_word_about_kueue():
+    findings = cluster_findings(facts_of(sample.node("a"), elsewhere, webhooks()))
+    (text,) = (each.about for each in findings if "Deployments of namespace" in each.about)
+    assert "Deployments of namespace kueue-system" in text
+
+
+def test_a_server_without_any_deployment_of_kueue_is_an_error(tmp_path):
+    found = cluster_findings(served(tmp_path, sample.node("a"), elsewhere, webhooks()))
+    assert "kueue_away" in {each.reason.value for each in found}
 
 
 def test_hami_behind_kueue_without_transformations_is_a_warning_with_the_lines():

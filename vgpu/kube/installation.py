@@ -126,6 +126,13 @@ class MatchConditionFields(wire.Wire, frozen=True):
     name: str = ""
 
 
+class WebhookRuleFields(wire.Wire, frozen=True):
+    """A rule of a webhook: the requests that it gets."""
+
+    operations: list[str] | None = None
+    resources: list[str] | None = None
+
+
 class WebhookFields(wire.Wire, frozen=True):
     """One webhook of a configuration; without a selector every object is selected."""
 
@@ -135,6 +142,7 @@ class WebhookFields(wire.Wire, frozen=True):
     namespace_selector: wire.SelectorFields = wire.SelectorFields()
     object_selector: wire.SelectorFields = wire.SelectorFields()
     match_conditions: list[MatchConditionFields] | None = None
+    rules: list[WebhookRuleFields] | None = None
 
 
 class WebhooksFields(wire.ObjectFields, frozen=True):
@@ -277,7 +285,8 @@ class AdmissionWebhook(msgspec.Struct, frozen=True):
     """A webhook for admission: its configuration, and the Service that it calls.
 
     ``of_namespace`` and ``of_object`` are what the labels of an object and of its Namespace have to
-    meet; ``conditions`` are the names of further ones.
+    meet; ``conditions`` are the names of further ones. ``created`` are the resources whose creation
+    it gets, such as ``pods``.
     """
 
     configuration: str
@@ -288,6 +297,7 @@ class AdmissionWebhook(msgspec.Struct, frozen=True):
     of_namespace: tuple[Requirement, ...] = ()
     of_object: tuple[Requirement, ...] = ()
     conditions: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True):
@@ -404,6 +414,12 @@ def project_webhooks(configuration: WebhooksFields, _: str) -> tuple[AdmissionWe
             of_namespace=requirements_of(webhook.namespace_selector),
             of_object=requirements_of(webhook.object_selector),
             conditions=tuple(each.name for each in webhook.match_conditions or ()),
+            created=tuple(
+                resource
+                for rule in webhook.rules or ()
+                if {"*", "CREATE"}.intersection(rule.operations or ())
+                for resource in rule.resources or ()
+            ),
         )
         for webhook in configuration.webhooks or ()
         for service in (webhook.client_config.service,)

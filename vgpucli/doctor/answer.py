@@ -11,7 +11,15 @@ from vgpucli.doctor.check_rights import check_rights
 from vgpucli.doctor.check_schedulers import check_schedulers
 from vgpucli.doctor.check_systems import check_settings, check_systems
 from vgpucli.doctor.facts import ClusterFacts, named
-from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, Unread, finding
+from vgpucli.doctor.model import (
+    ADD_TO_DUMP,
+    DoctorCheck,
+    DoctorFinding,
+    DoctorReason,
+    Severity,
+    Unread,
+    finding,
+)
 
 CHECKS: Final[dict[DoctorCheck, Callable[[ClusterFacts], Iterator[DoctorFinding]]]] = {
     DoctorCheck.SYSTEMS: check_systems,
@@ -60,8 +68,7 @@ def _was_made(check: DoctorCheck, facts: ClusterFacts) -> bool:
 
 def _not_in_dump(unread: Unread) -> DoctorFinding:
     """The finding that a part is not in the dump, which is no missing right."""
-    advice = "add it to the dump, if the cluster has it: kubectl get … -A -o json"
-    return msgspec.structs.replace(unread_finding(unread), advice=advice)
+    return msgspec.structs.replace(unread_finding(unread), advice=ADD_TO_DUMP)
 
 
 def unread_finding(unread: Unread) -> DoctorFinding:

@@ -1,6 +1,6 @@
 """The values of a diagnosis: checks, severities, reasons and findings."""
 
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -201,7 +201,7 @@ class DoctorReason(Explained):
     KUEUE_AWAY = (
         "kueue_away",
         Severity.ERROR,
-        "no pod of Kueue is ready, and its webhooks refuse every new pod of all namespaces",
+        "no pod of Kueue is ready, and its webhooks refuse new objects of all namespaces",
         "repair Kueue, or delete both of its webhook configurations; apply them again once it runs",
     )
     KUEUE_COUNTS_ONCE = (
@@ -512,6 +512,10 @@ def finding(
 ) -> DoctorFinding:
     """A finding with the severity and the advice of its reason."""
     return DoctorFinding(check, reason.severity, reason, about, evidence, reason.advice)
+
+
+ADD_TO_DUMP: Final = "add it to the dump, if the cluster has it: kubectl get … -A -o json"
+"""What to do about a part that is not in a dump, which is no missing right."""
 
 
 class Unread(msgspec.Struct, frozen=True):
