@@ -238,7 +238,7 @@ def snapshot(
         whole,
         inventory_document(whole, read.as_of),
         groups,
-        queues_document(view, tuple(view.tree.walk()), read.as_of, notes),
+        queues_document(view, tuple(view.queues.tree.walk()), read.as_of, notes),
         plan_document(objects.prepared.plan),
         diagnosis_document(findings),
         read.marks,

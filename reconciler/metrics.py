@@ -275,10 +275,11 @@ QUEUES: Final = _one_row(
     Family(
         "vgpu_reconcile_queue_quota",
         GAUGE,
-        "An amount of a queue of Kueue, in the unit of its resource: what it can have at most"
-        " (limit), its own quota (nominal), what of it is borrowed and lent, what Kueue counts"
-        " (used), what its pods hold by the allocation records (held), and what waits. An unknown"
-        " amount has no series. The flavor is empty where it is unknown, or may be any.",
+        "An amount of a queue of Kueue or Volcano, in the unit of its resource: what it can have"
+        " at most (limit), its own quota (nominal), what nobody else may take (guaranteed), what of"
+        " its quota is borrowed and lent, what its system counts (used), what its pods hold by the"
+        " allocation records (held), and what waits. An unknown amount has no series. The flavor is"
+        " empty where it is unknown, or may be any, and of Volcano.",
         _of_plan(_queue_amounts),
         (*_QUEUE, "resource", "flavor", "amount"),
     ),

@@ -35,6 +35,7 @@ from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.queue_amounts import QueueNumbers
 from vgpu.quota.resources import Amounts
+from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.registry import UnitBytes
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
@@ -127,7 +128,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         notes: what a reader must know, in words.
         unit_doubts: what contradicts the units of memory in force.
         unit_bytes: these units, by the name of the system's row.
-        kueue: the objects of Kueue, if metrics ask for them.
+        kueue, volcano: the objects of each system of queues, if metrics ask for them.
         held: what each pod holds by the ledgers, likewise.
     """
 
@@ -158,6 +159,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     unit_doubts: tuple[NodeDoubt, ...] = ()
     unit_bytes: UnitBytes = {}
     kueue: KueueObjects = KueueObjects()
+    volcano: VolcanoObjects = VolcanoObjects()
     held: tuple[tuple[Pod, Amounts], ...] = ()
 
 

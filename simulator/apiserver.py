@@ -27,6 +27,7 @@ from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
 from vgpu.kube.kueue_kinds import KUEUE_KINDS
 from vgpu.kube.label_selector import parse_selector
+from vgpu.kube.volcano_kinds import VOLCANO_KINDS
 
 MOST_BODY: Final = 4 * 1024 * 1024
 """Maximum size of a request's body, in bytes; etcd keeps no object of more than 1.5 MiB."""
@@ -46,7 +47,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 
 
-ALL_KINDS: Final = (*KINDS, *INSTALLATION_KINDS, *KUEUE_KINDS)
+ALL_KINDS: Final = (*KINDS, *INSTALLATION_KINDS, *KUEUE_KINDS, *VOLCANO_KINDS)
 """The kinds that the server has."""
 
 

@@ -34,11 +34,11 @@ NO_QUOTAS: Final = (
     "no namespace has a quota of shared GPUs, or no reconciler of the cluster reads Namespaces"
 )
 NO_QUEUES: Final = (
-    "there are no queues of Kueue, or the configuration of the cluster's reconciler does not have"
-    " queues: true"
+    "there are no queues of Kueue or Volcano, or the configuration of the cluster's reconciler"
+    " does not have queues: true"
 )
-QUEUE: Final = "cluster, queue, resource, flavor"
-"""Labels of an amount of a ClusterQueue."""
+QUEUE: Final = "cluster, kind, queue, resource, flavor"
+"""Labels of an amount of a queue."""
 
 WITHOUT_TEAM: Final = "Namespaces without a team are one line."
 UNMEASURED: Final = (
@@ -119,14 +119,14 @@ def of_limit(expr: str) -> str:
 
 
 def of_queue(amount: str) -> str:
-    """An amount of each ClusterQueue, by resource and flavor."""
+    """An amount of each queue but LocalQueues and Cohorts, by resource and flavor."""
     record = f"{QUEUE_LEVEL}:vgpu_reconcile_queue_quota:max"
-    which = f'kind="ClusterQueue", amount="{amount}"'
+    which = f'kind=~"ClusterQueue|Queue.*", amount="{amount}"'
     return f"{record}{{{CLUSTER}, {which}}}"
 
 
 def idle_quota() -> str:
-    """What Kueue counts of each ClusterQueue and its pods do not hold."""
+    """What its system counts of each queue and its pods do not hold."""
     used, held = (f"max by ({QUEUE}) ({of_queue(amount)})" for amount in ("used", "held"))
     return f"clamp_min({used} - {held}, 0)"
 
@@ -366,13 +366,15 @@ QUOTAS: Final = PanelRow(
             width=24,
         ),
         TablePanel(
-            "ClusterQueues of Kueue",
-            "Each quota of each ClusterQueue, in the unit of its resource: what it can have at"
-            " most, what Kueue counts, what its pods hold by the allocation records, and what"
-            " workloads without quota request. Used above held is quota of pods that do not run.",
+            "Queues of teams",
+            "Each quota of each ClusterQueue of Kueue and each Queue of Volcano, in the unit of its"
+            " resource: what it can have at most, what its system counts, what its pods hold by"
+            " the allocation records, and what workloads without quota request. Used above held is"
+            " quota of pods that do not run.",
             {
                 "cluster": "Cluster",
-                "queue": "ClusterQueue",
+                "kind": "Kind",
+                "queue": "Queue",
                 "resource": "Resource",
                 "flavor": "Flavor",
             },
@@ -388,7 +390,7 @@ QUOTAS: Final = PanelRow(
         ),
         graph(
             "Quota of queues without running pods",
-            f"Used as Kueue counts, without what pods hold: the {SHOWN} largest now.",
+            f"Used as its system counts, without what pods hold: the {SHOWN} largest now.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(

@@ -9,7 +9,7 @@ the list of pods has each pod that a ResourceClaim is reserved for, unless the p
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import structs
 
@@ -19,6 +19,7 @@ from reconciler.model import Coverage, ObjectKind, Scope, Snapshot
 from reconciler.observe import ClusterView
 from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
 from reconciler.observe.owners import LockOwnerReader, named_owners, read_owners
+from reconciler.observe.queues import seen_queues
 from reconciler.policy import Labels
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
@@ -30,27 +31,15 @@ from vgpu.inventory import (
     doubts_of,
     with_resource_claims,
 )
-from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.kueue_kinds import (
-    CLUSTER_QUEUES,
-    COHORTS,
-    LOCAL_QUEUES,
-    RESOURCE_FLAVORS,
-    WORKLOADS,
-)
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.resource_names import settle_by_cluster, unknown_names
-from vgpu.quota.kueue_config import CONFIG_MAP, NAMESPACE, UNKNOWN_CONFIG, KueueConfig, kueue_config
-from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import NamespaceQuota, cluster_quotas, has_gpu_admission
 from vgpu.schemes.registry import registry
-
-_Kept = TypeVar("_Kept")
 
 _OBSERVED: Final = (
     "they are evicted after they have failed; what else is wrong with them is reported"
@@ -75,7 +64,6 @@ class _ClusterObserver:
         queues: bool,
     ) -> None:
         self._cluster = cluster
-        self._reads_queues = queues
         self._reads_resource_claims = resource_claims
         self._reads_quotas = quotas
         self._reads_namespaces = namespaces
@@ -138,11 +126,12 @@ class _ClusterObserver:
             complete.add(Coverage.QUOTAS)
         if self._reads_resource_claims and seen_resource_claims.complete:
             complete.add(Coverage.RESOURCE_CLAIMS)
-        kueue = self._kueue() if self._reads_queues else KueueObjects()
+        queues = seen_queues(self._kinds.queues(), self._cluster.config_map)
         return cluster_view(
             Snapshot(
                 now=now,
-                kueue=kueue,
+                kueue=queues.kueue,
+                volcano=queues.volcano,
                 owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
                 complete=frozenset(complete),
                 continuous=self._continuous,
@@ -162,7 +151,7 @@ class _ClusterObserver:
                             quota_note,
                             note,
                             owners.note,
-                            *kueue.notes,
+                            *queues.notes,
                         ),
                     )
                 ),
@@ -198,35 +187,6 @@ class _ClusterObserver:
                     raise
                 note = note or f"gpu-admission's quotas are not seen: {error.message}"
         return cluster_quotas(namespaces.objects, quotas.objects, config, spaces), note
-
-    def _kueue(self) -> KueueObjects:
-        """Kueue's objects as far as they are seen."""
-        seen = self._kinds.kueue()
-
-        def of(kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
-            return seen[kind.name].objects
-
-        queues, local_queues = of(CLUSTER_QUEUES), of(LOCAL_QUEUES)
-        config = KueueConfig()
-        if queues or local_queues:
-            try:
-                config = kueue_config(self._cluster.config_map(NAMESPACE, CONFIG_MAP))
-            except ClusterError as error:  # metrics alone need it: no plan is lost for it
-                config = KueueConfig(problem=error.message)
-        notes = [each.note for each in seen.values()]
-        notes += (str(bad) for each in seen.values() for bad in each.malformed)
-        notes += [f"{UNKNOWN_CONFIG} ({config.problem})"] if config.problem else []
-        return KueueObjects(
-            queues,
-            local_queues,
-            of(COHORTS),
-            of(RESOURCE_FLAVORS),
-            of(WORKLOADS),
-            config,
-            tuple(filter(None, notes)),
-            is_read=seen[CLUSTER_QUEUES.name].complete,
-            unread=frozenset(name for name, each in seen.items() if each.note or each.malformed),
-        )
 
     def _unhealthy(self, schemes: DetectedSchemes) -> tuple[Mapping[str, str], str]:
         """ConfigMaps of unhealthy GPUs, if a scheme in use has them, and why they are unread."""
@@ -288,8 +248,8 @@ class WatchingObserver(_ClusterObserver):
         """The caller closes ``cluster``, after this observer; it is watched from now on.
 
         ``namespaces``: read the labels of Namespaces, too. ``quotas``: read the quotas, too.
-        ``resource_claims``: read ResourceClaims and ResourceSlices, too. ``queues``: read Kueue's
-        objects, too.
+        ``resource_claims``: read ResourceClaims and ResourceSlices, too. ``queues``: read the
+        objects of systems with queues, too.
         """
         watched = kinds or Watched(
             cluster,

@@ -24,6 +24,7 @@ from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
 from vgpu.kube.kueue_kinds import KUEUE_KINDS
+from vgpu.kube.volcano_kinds import VOLCANO_KINDS
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 
@@ -33,7 +34,15 @@ TRIES: Final = 3
 FIRST_LISTS_SECONDS: Final = 60.0
 """Maximum time to wait for the first lists, in seconds: 100,000 pods take about ten seconds."""
 
+QUEUE_KINDS: Final[tuple[ApiKind[Any], ...]] = (*KUEUE_KINDS, *VOLCANO_KINDS)
+"""The kinds of systems with queues."""
+
 _Object = TypeVar("_Object")
+
+
+def kind_key(kind: ApiKind[Any]) -> str:
+    """The kind with its API group: several systems have a Queue."""
+    return f"{kind.name}.{kind.group}"
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
@@ -83,8 +92,10 @@ class Kinds(Protocol):
         """The ResourceSlices; none, and complete, where the server does not have the kind."""
         ...
 
-    def kueue(self) -> Mapping[str, Seen[Any]]:
-        """Kueue's objects by kind; none, and complete, where the server does not have a kind.
+    def queues(self) -> Mapping[str, Seen[Any]]:
+        """The objects of systems with queues, by API version and kind as in :func:`kind_key`.
+
+        There are none, and they are complete, where the server does not have a kind.
 
         {} if they are not read. Never raises: a kind that cannot be read has a note.
         """
@@ -155,7 +166,7 @@ class ListedKinds:
         """The ResourceSlices; none where RBAC forbids reading them."""
         return self._optional(RESOURCE_SLICES, "ResourceSlices")
 
-    def kueue(self) -> Mapping[str, Seen[Any]]:
+    def queues(self) -> Mapping[str, Seen[Any]]:
         """None are read: only a loop has metrics, which alone need them."""
         return {}
 
@@ -218,7 +229,7 @@ class Watched:
         """The caller closes ``cluster``, after this. ``namespaces``: watch Namespaces, too.
         ``quotas``: watch Namespaces and ResourceQuotas, too. ``resource_claims``: watch
         ResourceClaims and ResourceSlices, and pods that use ResourceClaims, too. ``queues``: watch
-        Kueue's objects, too.
+        the objects of systems with queues, too.
 
         ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
         time to wait for all first lists together.
@@ -272,16 +283,19 @@ class Watched:
         )
         if resource_claims:
             self._informers += (self._resource_claims, self._resource_slices)
-        self._kueue = {
-            kind.name: Informer(
-                ListWatch(cluster, kind),
-                f"{kind.name}s",
-                key=_queue_object_key,
-                stale_seconds=stale_seconds,
+        self._queues = [
+            (
+                kind,
+                Informer(
+                    ListWatch(cluster, kind),
+                    f"{kind.name}s",
+                    key=_queue_object_key,
+                    stale_seconds=stale_seconds,
+                ),
             )
-            for kind in (KUEUE_KINDS if queues else ())
-        }
-        self._informers += tuple(self._kueue.values())
+            for kind in (QUEUE_KINDS if queues else ())
+        ]
+        self._informers += tuple(informer for _, informer in self._queues)
         self._deadline = time.monotonic() + first_lists_seconds
         for informer in self._informers:
             informer.start()
@@ -314,9 +328,11 @@ class Watched:
         """The ResourceSlices as they were last heard of."""
         return self._seen("ResourceSlices", self._resource_slices)
 
-    def kueue(self) -> Mapping[str, Seen[Any]]:
-        """Kueue's objects as they were last heard of."""
-        return {name: self._seen(f"{name}s", each) for name, each in self._kueue.items()}
+    def queues(self) -> Mapping[str, Seen[Any]]:
+        """The objects of systems with queues as they were last heard of."""
+        return {
+            kind_key(kind): self._seen(f"{kind.name}s", informer) for kind, informer in self._queues
+        }
 
     def close(self) -> None:
         """End all watches."""

@@ -8,8 +8,8 @@ from reconciler.rules.quotas import quota_holders, used_by
 from vgpu.inventory.pod_usage import requested_amounts
 from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun
-from vgpu.quota.kueue_tree import kueue_tree
 from vgpu.quota.queue_amounts import QueueNumbers, queue_numbers
+from vgpu.quota.queues import all_queues
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.schemes.registry import registry
 
@@ -57,10 +57,10 @@ def namespace_demands(cluster_index: ClusterIndex, team_key: str) -> tuple[Names
 def queues_of(cluster_index: ClusterIndex) -> QueueNumbers:
     """The numbers of the queues; none if not all pods were seen, as above."""
     snapshot = cluster_index.snapshot
-    if not (snapshot.kueue.has_queues and cluster_index.has(Coverage.PODS)):
+    if not cluster_index.has(Coverage.PODS):
         return QueueNumbers()
-    tree = kueue_tree(snapshot.kueue, snapshot.held)
-    return queue_numbers(snapshot.kueue, tree, snapshot.unit_bytes)
+    queues = all_queues(snapshot.kueue, snapshot.volcano, snapshot.held, snapshot.unit_bytes)
+    return queue_numbers(queues) if queues.are_read else QueueNumbers()
 
 
 def team_of(namespace: Namespace | None, key: str) -> str:

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from tests.support.environment import ROOT
 from tests.support.kueue_counts import counted_by_kueue, differences
 from vgpu.inventory import Units
-from vgpu.quota.queue_amounts import AmountKind, queue_numbers
+from vgpu.quota.queue_amounts import queue_numbers
+from vgpu.quota.queue_line import AmountKind
 from vgpu.quota.resources import MEMORY
 from vgpu.quota.tree import QuotaLevel
 from vgpucli.inspect.queues import queues_view
@@ -77,7 +78,7 @@ def numbers(objects, folder):
     """What metrics have of the queues."""
     read = from_files((written(objects, folder),), queues=True)
     view, _ = queues_view(read, Units())
-    found = queue_numbers(read.kueue, view.tree, view.unit_bytes)
+    found = queue_numbers(view.queues)
     assert found.left_out == 0
     return {
         (each.queue.level, each.queue.name, each.resource.flavor, each.resource.resource, kind): n
@@ -87,13 +88,12 @@ def numbers(objects, folder):
 
 
 def shown_numbers(shown):
-    """The same of the document, which has 0 for what waits where no Workload was read."""
-    unread = {AmountKind.WAITING} if any("no Workloads" in note for note in shown["notes"]) else ()
+    """The same of the document."""
     return {
         (queue["kind"], queue["name"], quota["flavor"], quota["resource"], kind): value
         for queue in shown["queues"]
         for quota in queue["quotas"]
-        for kind in {*AmountKind}.difference(unread)
+        for kind in AmountKind
         if (value := quota[kind]["value"]) is not None
     }
 
@@ -128,7 +128,7 @@ def test_after_each_event_what_the_pods_of_queues_hold_sums_over_the_tree(tmp_pa
     for step, objects, _ in states():
         read = from_files((written(objects, tmp_path),), queues=True)
         view, _ = queues_view(read, Units())
-        tree = view.tree
+        tree = view.queues.tree
         for node in tree.nodes.values():
             children = tree.children(node.name)
             for flavor in ("", "t4"):

@@ -29,6 +29,7 @@ from tests.reconciler.samples import (
 )
 from tests.support.metrics_lint import lint
 from vgpu.kube.kueue_kinds import ClusterQueue, Cohort, LocalQueue, Reserved
+from vgpu.kube.volcano_kinds import PodGroup, Queue
 from vgpu.metrics.render import Format
 from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.objects import Namespace
@@ -36,6 +37,9 @@ from vgpu.quota.kueue_config import KueueConfig
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.queue_amounts import MOST_QUEUES
+from vgpu.quota.queue_line import AmountKind
+from vgpu.quota.volcano_scheduler import VolcanoScheduler
+from vgpu.quota.volcano_tree import VolcanoObjects
 
 SICK = snapshot(
     refused(pod("sick-0")),
@@ -110,8 +114,8 @@ IN_QUEUE = pod("a", labels={"kueue.x-k8s.io/queue-name": "main"}, namespace="tea
 HELD = ((IN_QUEUE, {"gpus": 2, "memory": 5, "cores": 0}),)
 
 
-def of_queues(numbers, kueue, held=HELD):
-    numbers.note(cycle(plan=planned(snapshot(IN_QUEUE, kueue=kueue, held=held))))
+def of_queues(numbers, kueue, held=HELD, **fields):
+    numbers.note(cycle(plan=planned(snapshot(IN_QUEUE, kueue=kueue, held=held, **fields))))
     return {key: value for key, value in series(numbers).items() if "_queue" in key[0]}
 
 
@@ -140,6 +144,58 @@ def test_queues_have_their_amounts_by_resource_flavor_and_kind(numbers):
 def test_what_pods_hold_of_a_queue_without_a_known_flavor_has_an_empty_one(numbers):
     labels = sorted(("ClusterQueue", "a", "nvidia.com/gpu", "held"))
     assert of_queues(numbers, KUEUE)["vgpu_reconcile_queue_quota", *labels] == 2
+
+
+NUMBER, OF_VOLCANO = "volcano.sh/vgpu-number", VolcanoScheduler(frozenset({"capacity"}), problem="")
+VOLCANO = VolcanoObjects(
+    (
+        Queue("root", "Open"),
+        Queue("ml", "Open", {NUMBER: "4"}, {NUMBER: "3"}, "", {NUMBER: "2"}, {NUMBER: "1"}),
+    ),
+    (PodGroup("team", "waits", "ml", phase="Pending", requests={NUMBER: "2"}),),
+    OF_VOLCANO,
+)
+IN_VOLCANO = pod("v", annotations={"scheduling.volcano.sh/queue-name": "ml"}, namespace="team")
+
+
+def amounts_of(found, *labels):
+    """The amounts of one queue and resource, by their kind."""
+    return {
+        kind: value
+        for kind in AmountKind
+        if (value := found.get(("vgpu_reconcile_queue_quota", *sorted((*labels, kind)))))
+        is not None
+    }
+
+
+def test_queues_of_volcano_have_their_amounts_beside_those_of_kueue(numbers):
+    held = (*HELD, (IN_VOLCANO, {"gpus": 2}))
+    found = of_queues(numbers, KUEUE, held, volcano=VOLCANO)
+    assert amounts_of(found, "Queue", "ml", NUMBER) == {
+        "limit": 4,
+        "nominal": 2,
+        "guaranteed": 1,
+        "used": 3,
+        "held": 2,
+        "waiting": 2,
+    }
+    assert found["vgpu_reconcile_queue_waiting_workloads", *sorted(("Queue", "ml"))] == 1
+    assert found["vgpu_reconcile_queue_waiting_workloads", *sorted(("Cohort", "ml"))] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({"scheduler": VolcanoScheduler()}, {"limit"}),
+        ({"unread": frozenset({"PodGroup"}), "groups": ()}, {"held", "waiting"}),
+    ],
+)
+def test_an_amount_of_volcano_that_is_assumed_or_not_read_has_no_series(numbers, fields, missing):
+    found = of_queues(numbers, KueueObjects(), (), volcano=replace(VOLCANO, **fields))
+    kinds = amounts_of(found, "Queue", "ml", NUMBER).keys()
+    assert kinds == {"limit", "nominal", "guaranteed", "used", "held", "waiting"} - missing
+    named = [key for key in found if "workloads" in key[0]]
+    assert bool(named) == ("waiting" in kinds)
 
 
 @pytest.mark.parametrize(

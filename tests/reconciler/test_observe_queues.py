@@ -15,10 +15,12 @@ from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Units
 from vgpu.inventory.pod_usage import pod_accounts
+from vgpu.kube.kinds import CONFIG_MAPS
 from vgpu.kube.kueue_kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vgpu.kube.volcano_kinds import QUEUES
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.units import GIB
-from vgpu.quota.queue_amounts import AmountKind
+from vgpu.quota.queue_line import AmountKind
 
 START = 1_790_000_000.0
 UNITS = Units(1024, GIB)
@@ -65,6 +67,26 @@ def test_the_queues_of_a_watched_cluster_are_in_its_plan_with_what_its_pods_hold
         each.queue.name: each.amounts.get(AmountKind.NOMINAL) for each in plan.queues.amounts
     }
     assert nominal == {"a": 4, "ml/main": None}
+
+
+def test_queues_of_volcano_are_read_with_the_plugin_that_compares_their_limits(store, client):
+    spec = {"capability": {"volcano.sh/vgpu-number": "4"}}
+    store.create(QUEUES, {"metadata": {"name": "ml"}, "spec": spec})
+    limits = []
+    for plugins in ((), ("proportion",)):
+        if plugins:
+            text = "tiers: [{plugins: [{name: proportion}]}]"
+            named = {"namespace": "volcano-system", "name": "volcano-scheduler-configmap"}
+            store.create(CONFIG_MAPS, {"metadata": named, "data": {"volcano-scheduler.conf": text}})
+        view = seen(client, queues=True)
+        assert any("limits of Volcano" in note for note in view.snapshot.notes) == (not plugins)
+        plan, _ = make_plan(view.snapshot, Policy(), ReconcilerState(), view.codecs)
+        limits += (
+            each.amounts.get(AmountKind.LIMIT)
+            for each in plan.queues.amounts
+            if each.queue.name == "ml"
+        )
+    assert limits == [None, 4]
 
 
 def test_without_the_setting_nothing_of_kueue_is_read(client):

@@ -8,17 +8,12 @@ import msgspec
 
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.pod_usage import pod_accounts
-from vgpu.kube.kueue_kinds import (
-    CLUSTER_QUEUES,
-    COHORTS,
-    LOCAL_QUEUES,
-)
+from vgpu.kube.kueue_kinds import CLUSTER_QUEUES, LOCAL_QUEUES
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.documentation import page
 from vgpu.program.output import say
-from vgpu.quota.kueue_tree import KueueObjects, kueue_tree
 from vgpu.quota.queue_findings import (
     FlavorNode,
     FoundInQueues,
@@ -27,10 +22,12 @@ from vgpu.quota.queue_findings import (
     flavor_node,
     queue_findings,
 )
-from vgpu.quota.quota_units import QuotaUnit, quota_unit
+from vgpu.quota.queue_line import AmountKind, QueueLine
+from vgpu.quota.queues import Queues, all_queues
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
-from vgpu.quota.volcano_tree import VolcanoObjects, queue_name, volcano_nodes
-from vgpu.schemes.registry import UnitBytes, registry
+from vgpu.quota.volcano_lines import volcano_remarks
+from vgpu.quota.volcano_tree import queue_name
+from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import MeasuredUse
 from vgpucli.inspect.document import API_VERSION
@@ -42,28 +39,19 @@ from vgpucli.inspect.queue_document import (
     QuotaDocument,
 )
 from vgpucli.inspect.read import Read
-from vgpucli.inspect.volcano_queues import volcano_quotas, volcano_remarks
 from vgpucli.tabwriter import table
 
 
 class QueuesView(msgspec.Struct, frozen=True):
-    """What is shown: the tree of all systems, what names and units need, and what is wrong."""
+    """What is shown: the queues of all systems, and what is wrong."""
 
-    kueue: KueueObjects
-    tree: QuotaTree
-    unit_bytes: UnitBytes
-    is_measured: bool = False
-    volcano: VolcanoObjects = VolcanoObjects()
+    queues: Queues
     findings: tuple[FoundInQueues, ...] = ()
-
-    def unit(self, resource: str) -> QuotaUnit:
-        """The unit of a resource."""
-        return quota_unit(resource, self.kueue.config, self.unit_bytes)
 
     @property
     def systems(self) -> list[str]:
         """The systems of which queues were read."""
-        return sorted({name.level.system for name in self.tree.nodes})
+        return sorted({name.level.system for name in self.queues.tree.nodes})
 
 
 def print_queues(
@@ -95,30 +83,20 @@ def queues_view(
     ledgers = cluster_ledgers(nodes, schemes.pods, schemes.codecs, read.objects.unhealthy)
     accounts = pod_accounts(nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
     held = [(each.pod, each.held) for each in accounts if each.phase is not None]
-    if not (read.kueue.has_queues or read.volcano.has_queues):
-        held = []  # labels alone name no limit
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
-    of_kueue = kueue_tree(read.kueue, held if read.kueue.has_queues else (), driver)
-    of_volcano = volcano_nodes(read.volcano, held, driver)
+    queues = all_queues(read.kueue, read.volcano, held, unit_bytes, driver)
     evidence = QueueEvidence(
         read.kueue,
         read.volcano,
-        tuple(held),
+        tuple(held) if queues.are_read else (),
         read.objects.pods if read.pods_read else None,
         tuple(_flavor_nodes(read, ledgers.ledgers)),
         unit_bytes,
         read.as_of,
     )
-    view = QueuesView(
-        read.kueue,
-        QuotaTree((*of_kueue.nodes.values(), *of_volcano)),
-        unit_bytes,
-        measured is not None,
-        read.volcano,
-        queue_findings(evidence),
-    )
     notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes)
+    view = QueuesView(queues, queue_findings(evidence))
     return view, (*notes, *([read.volcano.scheduler.text] if read.volcano.has_queues else ()))
 
 
@@ -178,7 +156,7 @@ def queues_lines(
 ) -> list[str]:
     """The table, a line for each remark, and the notes."""
     columns = list(_COLUMNS)
-    if view.is_measured:
+    if view.queues.is_measured:
         columns.insert(columns.index("WAITING"), "DRIVER")
     quotas_of = {node.name: _quotas(view, node) for _, node in nodes}
     has_guarantees = any(
@@ -191,7 +169,7 @@ def queues_lines(
         name = f"{'  ' * depth}{node.name.text}"
         quotas = quotas_of[node.name]
         rows += [
-            _row(name, quota, measured=view.is_measured, guarantees=has_guarantees)
+            _row(name, quota, measured=view.queues.is_measured, guarantees=has_guarantees)
             for quota in quotas
         ]
         if not quotas:
@@ -219,7 +197,7 @@ def _row(name: str, quota: QuotaDocument, *, measured: bool, guarantees: bool) -
 
 def remarks(view: QueuesView) -> Iterator[str]:
     """What borrows, what admits nothing, what does not sum, and the findings."""
-    tree, kueue = view.tree, view.kueue
+    tree, kueue = view.queues.tree, view.queues.kueue
     for queue in kueue.cluster_queues:
         node = tree.nodes[QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)]
         for key, borrowed in sorted(node.borrowed.items()):
@@ -236,7 +214,7 @@ def remarks(view: QueuesView) -> Iterator[str]:
             yield f"{name}: its ClusterQueue {local.cluster_queue} does not exist"
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
-    yield from volcano_remarks(view.volcano)
+    yield from volcano_remarks(view.queues.volcano)
     yield from (each.text for each in view.findings)
 
 
@@ -270,14 +248,14 @@ def _differing(tree: QuotaTree, node: QuotaNode) -> Iterator[str]:
 
 def _chosen(view: QueuesView, namespaces: Sequence[str]) -> list[tuple[int, QuotaNode]]:
     """The nodes with their depth, each below its parent; with namespaces those on their paths."""
-    tree, wanted = view.tree, None
+    tree, wanted = view.queues.tree, None
     if namespaces:
         own = {
             name
             for name in tree.nodes
             if name.level is QuotaLevel.LOCAL_QUEUE and name.name.partition("/")[0] in namespaces
         }
-        groups = (each for each in view.volcano.groups if each.namespace in namespaces)
+        groups = (each for each in view.queues.volcano.groups if each.namespace in namespaces)
         own |= {queue_name(each.queue_name) for each in groups} & tree.nodes.keys()
         wanted = {node.name for name in own for node in tree.path(name)}
     return [(depth, node) for depth, node in tree.walk() if wanted is None or node.name in wanted]
@@ -291,15 +269,15 @@ def _queue(view: QueuesView, depth: int, node: QuotaNode) -> QueueDocument:
         "" if node.parent is None else node.parent.name,
         depth,
         _inactive(view, node.name),
-        view.tree.waiting_workloads(node.name),
+        view.queues.tree.waiting_workloads(node.name),
         _quotas(view, node),
     )
 
 
 def _inactive(view: QueuesView, name: QuotaName) -> str:
-    kueue = view.kueue
+    kueue = view.queues.kueue
     if name.level is QuotaLevel.QUEUE:
-        queue = view.volcano.queue(name.name)
+        queue = view.queues.volcano.queue(name.name)
         return "" if queue is None or queue.is_open else queue.state
     if name.level is QuotaLevel.CLUSTER_QUEUE:
         return next((each.inactive for each in kueue.cluster_queues if each.name == name.name), "")
@@ -313,88 +291,25 @@ def _inactive(view: QueuesView, name: QuotaName) -> str:
     return ""
 
 
-_NOT_COUNTED: Final = "Kueue counts no use of a Cohort"
-_NO_LIMIT: Final = "nothing on its path limits it"
-
-
 def _quotas(view: QueuesView, node: QuotaNode) -> list[QuotaDocument]:
-    """The amounts by resource and flavor.
-
-    What waits has no flavor yet: it stands beside the only flavor of its resource, else in a line
-    without one. So does what pods hold without a flavor that is known.
-    """
-    tree, name = view.tree, node.name
-    if name.level is QuotaLevel.QUEUE:
-        return volcano_quotas(tree, node, view.volcano, view.unit, is_measured=view.is_measured)
-    keys = [*tree.resources(name)]
-    waiting = {each: amount for each, amount in tree.waiting(name).items() if amount}
-    resources = {key.resource for key in keys}
-    alone = {each for each in resources if sum(key.resource == each for key in keys) == 1}
-    keys += (QuotaResource("", each) for each in sorted(waiting.keys() - alone))
-    if "" in tree.flavors_held(name):
-        held = tree.held(name, "")
-        keys += (
-            QuotaResource("", each)
-            for each in sorted(resources - (waiting.keys() - alone))
-            if view.unit(each).of_ledger(held)
-        )
-    return [
-        _quota(view, node, key, waiting.get(key.resource, 0) if _waits_at(key, alone) else None)
-        for key in keys
-    ]
+    return [_quota(line) for line in view.queues.lines(node)]
 
 
-def _unread_above(view: QueuesView, name: QuotaName) -> str:
-    """What decides the limit of a node and was not read, for people; "" if all was."""
-    path = [node.name.level for node in view.tree.path(name)]
-    unread = view.kueue.unread
-    if QuotaLevel.COHORT in path and COHORTS.name in unread:
-        return "Cohorts were not read"
-    if path[-1] is QuotaLevel.LOCAL_QUEUE and unread & {CLUSTER_QUEUES.name, LOCAL_QUEUES.name}:
-        return "the ClusterQueue was not read"
-    return ""
-
-
-def _waits_at(key: QuotaResource, alone: set[str]) -> bool:
-    return (key.resource in alone) == bool(key.flavor)
-
-
-def _quota(
-    view: QueuesView, node: QuotaNode, key: QuotaResource, waiting: int | None
-) -> QuotaDocument:
-    tree, name = view.tree, node.name
-    unit = view.unit(key.resource)
-
-    def amount(value: int | None, source: str) -> AmountDocument:
-        return AmountDocument(value, unit.text, source)
-
-    declared = node.declared.get(key)
-    where = f"{name.text}: spec.resourceGroups" if declared else f"{name.text} has no quota of it"
-    levels = tree.levels(name, key) if key.flavor else ()
-    least = min(levels, key=lambda level: level.limit, default=None)
-    unread = _unread_above(view, name)
-    status = f"{name.text}: status.flavorsReservation"
-    is_counted = name.level is not QuotaLevel.COHORT
-    driver = tree.driver(name, key.flavor)
-    lent = tree.lent(name, key) if key.flavor and declared and not unread else None
+def _quota(line: QueueLine) -> QuotaDocument:
+    amounts = {
+        kind: AmountDocument(each.value, line.unit.text, each.source)
+        for kind, each in line.amounts.items()
+    }
     return QuotaDocument(
-        key.flavor,
-        key.resource,
-        amount(least.limit, f"computed, at {least.name.text}")
-        if least is not None and not unread
-        else amount(None, unread or _NO_LIMIT),
-        amount(declared.nominal if declared else None, where),
-        amount(node.borrowed.get(key), status if is_counted else _NOT_COUNTED),
-        amount(lent, f"computed: what others have taken of {name.text}, at least"),
-        amount(node.used.get(key), status if is_counted else _NOT_COUNTED),
-        amount(
-            unit.of_ledger(tree.held(name, key.flavor)),
-            "the ledger" if unit.amount else "the ledger has no amount of this resource",
-        ),
-        amount(
-            None if driver is None else unit.of_ledger(driver),
-            "exporters" if view.is_measured else "no exporter was asked",
-        ),
-        amount(waiting, "Workloads without reserved quota"),
-        amount(None, "Kueue guarantees by nominal quotas that are not lent"),
+        line.resource.flavor,
+        line.resource.resource,
+        amounts[AmountKind.LIMIT],
+        amounts[AmountKind.NOMINAL],
+        amounts[AmountKind.BORROWED],
+        amounts[AmountKind.LENT],
+        amounts[AmountKind.USED],
+        amounts[AmountKind.HELD],
+        amounts[AmountKind.DRIVER],
+        amounts[AmountKind.WAITING],
+        amounts[AmountKind.GUARANTEED],
     )

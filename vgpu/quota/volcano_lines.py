@@ -1,81 +1,84 @@
-"""The lines of Volcano's Queues in ``vgpu inspect --by queue``."""
+"""The lines of Volcano's Queues, and what is remarkable about them; pure."""
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES
+from vgpu.quota.queue_line import (
+    AmountKind,
+    QueueLine,
+    SourcedAmount,
+    driver_amount,
+    held_amount,
+)
 from vgpu.quota.quota_units import QuotaUnit
 from vgpu.quota.tree import QuotaNode, QuotaTree
 from vgpu.quota.volcano_scheduler import CAPACITY
 from vgpu.quota.volcano_tree import VolcanoObjects, device_resources, parent_of
-from vgpucli.inspect.queue_document import AmountDocument, QuotaDocument
 
-_NO_BORROWING = "Volcano names no borrowed amounts"
+_NO_BORROWING: Final = SourcedAmount(None, "Volcano names no borrowed amounts")
 
 
-def volcano_quotas(
+def volcano_lines(
     tree: QuotaTree,
     node: QuotaNode,
     volcano: VolcanoObjects,
     unit_of: Callable[[str], QuotaUnit],
     *,
     is_measured: bool,
-) -> list[QuotaDocument]:
+) -> list[QueueLine]:
     """The amounts of a queue by resource; those of CPU and memory are Volcano's business."""
-    keys = {key.resource: key for key in tree.resources(node.name)}
+    name = node.name.text
     waiting = tree.waiting(node.name)
     has_groups = POD_GROUPS.name not in volcano.unread
-    quotas = []
-    for resource, key in keys.items():
-        unit = unit_of(resource)
-
-        def amount(value: int | None, source: str, unit: QuotaUnit = unit) -> AmountDocument:
-            return AmountDocument(value, unit.text, source)
-
+    lines = []
+    for key in tree.resources(node.name):
+        unit = unit_of(key.resource)
         ceiling = node.ceilings.get(key)
-        limit, where = _limit(tree, node, volcano, resource)
-        driver = tree.driver(node.name, "")
-        name = node.name.text
-        quotas.append(
-            QuotaDocument(
-                "",
-                resource,
-                amount(limit, where),
-                amount(ceiling.deserved if ceiling else None, _deserved(volcano, name)),
-                amount(None, _NO_BORROWING),
-                amount(None, _NO_BORROWING),
-                amount(node.used.get(key), f"{name}: status.allocated, with the queues below it"),
-                amount(unit.of_ledger(tree.held(node.name, "")), _held(unit))
-                if has_groups
-                else amount(None, _NO_GROUPS),
-                amount(
-                    None if driver is None else unit.of_ledger(driver),
-                    "exporters" if is_measured else "no exporter was asked",
-                ),
-                amount(waiting.get(resource, 0), "PodGroups that are not placed: minResources")
-                if has_groups
-                else amount(None, _NO_GROUPS),
-                amount(ceiling.guaranteed if ceiling else None, f"{name}: spec.guarantee.resource"),
+        amounts = {
+            AmountKind.LIMIT: _limit(tree, node, volcano, key.resource),
+            AmountKind.NOMINAL: SourcedAmount(
+                ceiling.deserved if ceiling else None, _deserved(volcano, name)
+            ),
+            AmountKind.GUARANTEED: SourcedAmount(
+                ceiling.guaranteed if ceiling else None, f"{name}: spec.guarantee.resource"
+            ),
+            AmountKind.BORROWED: _NO_BORROWING,
+            AmountKind.LENT: _NO_BORROWING,
+            AmountKind.USED: SourcedAmount(
+                node.used.get(key), f"{name}: status.allocated, with the queues below it"
+            ),
+            AmountKind.HELD: held_amount(unit, tree.held(node.name, ""))
+            if has_groups
+            else _NO_GROUPS,
+            AmountKind.DRIVER: driver_amount(
+                unit, tree.driver(node.name, ""), is_measured=is_measured
+            ),
+            AmountKind.WAITING: SourcedAmount(
+                waiting.get(key.resource, 0), "PodGroups that are not placed: minResources"
             )
-        )
-    return quotas
+            if has_groups
+            else _NO_GROUPS,
+        }
+        lines.append(QueueLine(key, unit, amounts))
+    return lines
 
 
-_NO_GROUPS = "the PodGroups were not read"
-
-
-def _held(unit: QuotaUnit) -> str:
-    return "the ledger" if unit.amount else "the ledger has no amount of this resource"
+_NO_GROUPS: Final = SourcedAmount(None, "the PodGroups were not read")
 
 
 def _limit(
     tree: QuotaTree, node: QuotaNode, volcano: VolcanoObjects, resource: str
-) -> tuple[int | None, str]:
-    """The limit of a queue, and where it is from, or why there is none."""
+) -> SourcedAmount:
+    """The limit of a queue, and where it is from, or why there is none.
+
+    It is assumed if the plugins are unknown, or if it is unknown whether this resource counts.
+    """
     scheduler = volcano.scheduler
     if not scheduler.limits:
-        return None, "no plugin of Volcano's scheduler compares limits"
+        return SourcedAmount(None, "no plugin of Volcano's scheduler compares limits")
     if resource in device_resources() and volcano.counts_devices is False:
-        return None, f"Volcano {_version(volcano)} ignores it"
+        return SourcedAmount(None, f"Volcano {_version(volcano)} ignores it")
     levels = [
         level
         for key in tree.resources(node.name)
@@ -85,8 +88,11 @@ def _limit(
     ]
     least = min(levels, key=lambda level: level.limit, default=None)
     if least is None:
-        return None, "nothing on its path limits it but what the cluster has"
-    return least.limit, f"{least.name.text}: spec.capability"
+        return SourcedAmount(None, "nothing on its path limits it but what the cluster has")
+    is_assumed = scheduler.plugins is None or (
+        resource in device_resources() and volcano.counts_devices is None
+    )
+    return SourcedAmount(least.limit, f"{least.name.text}: spec.capability", is_assumed)
 
 
 def _deserved(volcano: VolcanoObjects, name: str) -> str:

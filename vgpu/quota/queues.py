@@ -1,0 +1,76 @@
+"""The queues of all systems as one tree, and the lines of each; pure.
+
+``vgpu inspect --by queue`` shows these lines, and metrics have the same numbers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.model.objects import Pod
+from vgpu.quota.kueue_lines import kueue_lines
+from vgpu.quota.kueue_tree import KueueObjects, kueue_tree
+from vgpu.quota.queue_line import QueueLine
+from vgpu.quota.quota_units import QuotaUnit, quota_unit
+from vgpu.quota.resources import Amounts
+from vgpu.quota.tree import QuotaLevel, QuotaNode, QuotaTree
+from vgpu.quota.volcano_lines import volcano_lines
+from vgpu.quota.volcano_tree import VolcanoObjects, volcano_nodes
+from vgpu.schemes.registry import UnitBytes
+
+_NO_TREE: Final = QuotaTree(())
+
+
+class Queues(msgspec.Struct, frozen=True):
+    """The queues of all systems.
+
+    Attributes:
+        kueue, volcano: what was read of each system.
+        tree: all queues.
+        unit_bytes: the size of units of memory, by the name of a sharing system's row.
+        is_measured: whether exporters were asked what pods use.
+    """
+
+    kueue: KueueObjects = KueueObjects()
+    volcano: VolcanoObjects = VolcanoObjects()
+    tree: QuotaTree = _NO_TREE
+    unit_bytes: UnitBytes = {}
+    is_measured: bool = False
+
+    @property
+    def are_read(self) -> bool:
+        """Whether some queue was read."""
+        return self.kueue.has_queues or self.volcano.has_queues
+
+    def unit(self, resource: str) -> QuotaUnit:
+        """The unit of a resource."""
+        return quota_unit(resource, self.kueue.config, self.unit_bytes)
+
+    def lines(self, node: QuotaNode) -> list[QueueLine]:
+        """The amounts of a queue by resource and flavor."""
+        if node.name.level is QuotaLevel.QUEUE:
+            return volcano_lines(
+                self.tree, node, self.volcano, self.unit, is_measured=self.is_measured
+            )
+        return kueue_lines(self.tree, node, self.kueue, self.unit, is_measured=self.is_measured)
+
+
+def all_queues(
+    kueue: KueueObjects,
+    volcano: VolcanoObjects,
+    held: Iterable[tuple[Pod, Amounts]],
+    unit_bytes: UnitBytes,
+    driver: Mapping[str, Amounts] | None = None,
+) -> Queues:
+    """The queues, with what pods hold by the ledger.
+
+    ``driver`` is what pods use by their UID on the node; None if nobody was asked.
+    """
+    pods: Sequence[tuple[Pod, Amounts]] = tuple(held)
+    if not (kueue.has_queues or volcano.has_queues):
+        pods = ()  # labels alone name no limit
+    of_kueue = kueue_tree(kueue, pods if kueue.has_queues else (), driver)
+    of_volcano = volcano_nodes(volcano, pods, driver)
+    tree = QuotaTree((*of_kueue.nodes.values(), *of_volcano))
+    return Queues(kueue, volcano, tree, unit_bytes, driver is not None)
