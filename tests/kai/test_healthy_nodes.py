@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given
+from msgspec import structs
 
 from reconciler.model import ObjectKind
 from reconciler.plan import make_plan
@@ -9,9 +10,12 @@ from reconciler.policy import OBSERVED, Ages, Mode, Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
 from tests.kai.kai_world import HOUR, KaiNode, Seen, TenantPod, kai_nodes
-from tests.support.kai_pods import LABEL_MIB, gpu
+from tests.support.kai_pods import LABEL_MIB, gpu, replaced
+from vgpu.ledger.from_kai import node_groups
 from vgpu.ledger.limit_verdict import LimitState
-from vgpu.model.names import Source
+from vgpu.ledger.statements import Statement
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef, Source
 from vgpu.model.units import MIB
 from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.kai.request import asked
@@ -120,6 +124,27 @@ def test_a_region_of_the_isolator_is_of_kai(reads_api):
     assert share.limit_bytes == 4300 * MIB
     assert holding.share.memory_bytes == (LABEL_MIB * 27 // 100 if reads_api else 4300) * MIB
     assert share.used_bytes == 1000 * MIB
+
+
+@pytest.mark.parametrize("used_mib", [None, 1000])
+def test_a_region_of_the_isolator_whose_container_has_ended_is_of_kai(used_mib):
+    """With a process that the kernel still shows, and without one."""
+    seen = Seen(KaiNode(1, (structs.replace(ONE, used_mib=used_mib),), True, True, True, False))
+    ended = replaced(seen.tenants[0], {"phase": "Succeeded"})
+    seen.tenants, seen.pods = [ended], (*seen.reservations, ended)
+    ledger, usage = seen.ledger_and_usage()
+    assert [share.scheme for share in usage.shares] == [KAI]
+    assert [holding.scheme for holding in ledger.holdings] == ([KAI] if used_mib else [])
+
+
+def test_a_region_whose_pod_is_gone_is_of_kai_only_on_gpus_of_reservation_pods():
+    seen = Seen(KaiNode(1, (ONE,), True, True, True, False))
+    own, others = (
+        Statement(Source.SHIM, PodRef(uid, "", ""), "main", tuple(map(Share, devices)))
+        for uid, devices in (("uid-gone", [gpu(0)]), ("uid-other", [gpu(0), gpu(1)]))
+    )
+    groups = node_groups(seen.pods, (), (), seen.object, dict, lists_all=True)
+    assert groups.pods_of_regions((own, others)) == {"uid-gone", seen.tenants[0].ref.uid}
 
 
 def test_without_the_isolator_nothing_is_enforced():

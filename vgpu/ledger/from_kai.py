@@ -243,11 +243,15 @@ class NodeGroups(msgspec.Struct, frozen=True):
             frame of their tenants' shares.
         reserved: the GPUs of these pods, where not all tenants are known.
         evidence: what the pods show.
+        tenants: UIDs on the node of all pods of groups, ended ones too.
+        others: those of the other pods that were read.
     """
 
     reservations: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
     evidence: GroupEvidence = NO_GROUPS
+    tenants: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
 
     @property
     def read(self) -> frozenset[Source]:
@@ -263,21 +267,49 @@ class NodeGroups(msgspec.Struct, frozen=True):
         stated = tuple(others)
         if not self.read:
             return stated
-        known = {each.pod.uid for each in stated if each.source in KUBELET}
-        known |= {each.pod.uid for each in self.evidence.statements}
-        unnamed = [
-            each
-            for each in stated
-            if each.pod.uid
-            and each.pod.uid not in known
-            and not self.reserved.isdisjoint(share.device for share in each.shares)
-        ]
-        tenants = {each.pod.uid for each in (*self.evidence.statements, *unnamed)}
+        unnamed, tenants = self._unnamed(stated), self.pods_of_regions(stated)
         return (
             *(self._of_region(each) if _is_region(each, tenants) else each for each in stated),
             *self.evidence.statements,
             *(self._of_process(each) for each in unnamed if each.source is Source.PROCESS),
         )
+
+    def pods_of_regions(self, stated: Sequence[Statement]) -> frozenset[str]:
+        """UIDs of the pods whose regions are KAI's, by the statements of all other sources.
+
+        A region stays after its container has ended, and after its pod is gone. It is KAI's then if
+        all of its GPUs are: no other system gives shares of a GPU that a reservation pod has.
+        """
+        if not self.read:
+            return frozenset()
+        gpus = {device.uuid for device in self.evidence.devices}
+        known = self._known(stated) | self.others
+        gone = (
+            each
+            for each in stated
+            if each.source is Source.SHIM and each.shares and each.pod.uid not in known
+        )
+        return self.tenants.union(
+            (each.pod.uid for each in (*self.evidence.statements, *self._unnamed(stated))),
+            (each.pod.uid for each in gone if gpus.issuperset(_devices_in(each))),
+        )
+
+    def _known(self, stated: Iterable[Statement]) -> frozenset[str]:
+        """UIDs of pods of which the kubelet or a group shows what they have."""
+        known = {each.pod.uid for each in stated if each.source in KUBELET}
+        return frozenset(known.union(each.pod.uid for each in self.evidence.statements))
+
+    def _unnamed(self, stated: Iterable[Statement]) -> list[Statement]:
+        """Statements about reserved GPUs of pods of which neither shows anything."""
+        stated = tuple(stated)
+        known = self._known(stated)
+        return [
+            each
+            for each in stated
+            if each.pod.uid
+            and each.pod.uid not in known
+            and not self.reserved.isdisjoint(_devices_in(each))
+        ]
 
     def _of_region(self, region: Statement) -> Statement:
         sizes = self.evidence.limits.get(region.pod.uid)
@@ -334,7 +366,12 @@ def node_groups(
     reserved = frozenset[str]().union(*granted.values()) if is_blind else frozenset[str]()
     of_pods = {uid: frozenset(devices) for uid, devices in granted.items()}
     evidence = group_evidence(pods or (), node, sizes(), of_pods, lists_all=lists_all)
-    return NodeGroups(reservations, reserved, evidence)
+    tenants = frozenset(uid for uid, pod in seen.items() if groups_of(pod)) - reservations
+    return NodeGroups(reservations, reserved, evidence, tenants, frozenset(seen) - tenants)
+
+
+def _devices_in(statement: Statement) -> Iterator[str]:
+    return (share.device for share in statement.shares)
 
 
 def _is_region(each: Statement, tenants: AbstractSet[str]) -> bool:

@@ -4,10 +4,12 @@ Parts that have not changed since the samples before are cached.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain
 
 import msgspec
+from msgspec import structs
 
 from vgpu.ledger.bounds import Bounds, bounds
 from vgpu.ledger.device_ids import (
@@ -51,6 +53,7 @@ from vgpu.model.names import PodRef, Source
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import MIB
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.kubeshare.node import with_handles
 
 
@@ -143,6 +146,20 @@ class NodeFiles(msgspec.Struct, frozen=True):
     regions_inside: tuple[RegionReport, ...] = ()
     limits: tuple[LimitReport, ...] = ()
 
+    def of_kai(self, pods: AbstractSet[str]) -> "NodeFiles":
+        """The same, with the regions of these pods as KAI's: its isolator uses HAMi-core."""
+        if not pods:
+            return self
+        on_node, inside = (
+            tuple(_of_kai(each, pods) for each in regions)
+            for regions in (self.regions, self.regions_inside)
+        )
+        return NodeFiles(on_node, inside, self.limits)
+
+
+def _of_kai(region: RegionReport, pods: AbstractSet[str]) -> RegionReport:
+    return structs.replace(region, scheme=KAI) if region.file.pod_uid in pods else region
+
 
 def node_evidence(codecs: Iterable[SchemeCodec], samples: NodeSamples) -> Evidence:
     """The evidence in the samples."""
@@ -213,10 +230,12 @@ def read_samples(
         reports = (*files.regions, *files.regions_inside)
         by_source[Source.SHIM] = [report.statement for report in reports if report.statement]
     if limits:
-        stated = [report.statement for report in files.limits]
-        by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
-        malformed += (each for each in stated if isinstance(each, Malformed))
-    statements = groups.statements(chain.from_iterable(by_source.values()))
+        of_limits = [report.statement for report in files.limits]
+        by_source[Source.LIMIT_FILE] = [each for each in of_limits if isinstance(each, Statement)]
+        malformed += (each for each in of_limits if isinstance(each, Malformed))
+    stated = tuple(chain.from_iterable(by_source.values()))
+    files = files.of_kai(groups.pods_of_regions(stated))
+    statements = groups.statements(stated)
     reusing = pods_with_reused_ids(statements)
     evidence = Evidence(
         node=samples.node,
@@ -340,7 +359,7 @@ def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[De
         if registration is None:
             yield device
         else:
-            yield msgspec.structs.replace(
+            yield structs.replace(
                 device,
                 memory_bytes=registration.memory_bytes or device.memory_bytes,
                 cores_milli=registration.cores_milli,

@@ -229,16 +229,17 @@ class _UsageBuilder:
         """Add a region that the plugin created."""
         file, place = report.file, (report.file.pod_uid, report.file.container)
         if self._has_ended(place):
-            self._add_leftover(file, place)
+            self._add_leftover(report, place)
         elif report.first:
             detail = f"this container already has {report.first}"
             self._reject(Source.SHIM, file.path, Reason.AMBIGUOUS, detail)
         else:
             self.add_region(report)
 
-    def _add_leftover(self, file: RegionFile, place: Place) -> None:
+    def _add_leftover(self, report: RegionReport, place: Place) -> None:
+        file = report.file
         if file.pod_uid in self._kubelet.pods or file.pod_uid in (self._presence.phases or {}):
-            container = self._container(place, Scheme.VOLCANO, Source.SHIM)
+            container = self._container(place, report.scheme, Source.SHIM)
             container.layout, container.phase = file.region.layout, Phase.RELEASED
             self.released.append(container)
         else:
@@ -247,7 +248,7 @@ class _UsageBuilder:
     def add_region(self, report: RegionReport) -> None:
         """Add a region of a container that has not ended."""
         file, statement, region = report.file, report.statement, report.file.region
-        container = self._container((file.pod_uid, file.container), Scheme.VOLCANO, Source.SHIM)
+        container = self._container((file.pod_uid, file.container), report.scheme, Source.SHIM)
         if container.layout or statement is None:  # of another container without a name
             return
         container.layout = region.layout

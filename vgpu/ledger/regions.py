@@ -39,12 +39,14 @@ class RegionReport(msgspec.Struct, frozen=True, gc=False):
             of the container counts.
         first: the path of that other region; "" if this one counts.
         host_pids: those of :func:`host_pid`, slot by slot.
+        scheme: the system of its container, which is HAMi or Volcano if it is no other.
     """
 
     file: RegionFile
     statement: Statement | None = None
     first: str = ""
     host_pids: tuple[int | None, ...] = ()
+    scheme: Scheme = Scheme.VOLCANO
 
 
 def region_reports(
