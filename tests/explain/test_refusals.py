@@ -96,6 +96,57 @@ def test_resources_that_only_hamis_scheduler_counts_are_not_missing():
     assert "schedulerName" in explained.advice
 
 
+@pytest.mark.parametrize("resource", ["gpumem", "gpucores", "gpumem-percentage", "priority"])
+@pytest.mark.parametrize(
+    ("scheduler", "code"),
+    [
+        ("", "wrong_scheduler"),
+        ("default-scheduler", "wrong_scheduler"),
+        ("volcano", "wrong_scheduler"),
+        ("hami-scheduler", "counted_without_extender"),
+        ("my-hami", "counted_without_extender"),
+    ],
+)
+def test_the_right_scheduler_that_counts_them_itself_is_not_called_wrong(resource, scheduler, code):
+    name = f"nvidia.com/{resource}"
+    (container,) = hami().containers
+    wants = structs.replace(container, limits={**container.limits, name: 1})
+    message = f"0/1 nodes are available: 1 Insufficient {name}."
+    one = hami(unschedulable=message, containers=(wants,), scheduler=scheduler)
+    explained = explanation(one, hami_node())
+    assert decisive(explained)[2] == [code]
+    assert ("check-config" in explained.advice) is (code == "counted_without_extender")
+    assert name in " ".join(explained.decisive.evidence)
+
+
+def test_the_default_scheduler_is_the_right_one_where_it_places_the_pods_of_the_system():
+    (container,) = hami().containers
+    wants = structs.replace(container, limits={**container.limits, "nvidia.com/gpucores": 30})
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpucores."
+    one = hami(unschedulable=message, containers=(wants,), scheduler="default-scheduler")
+    placed = pod("placed", "hami", phase="Running", scheduler="default-scheduler")
+    assert decisive(explanation(one, hami_node(), placed))[2] == ["counted_without_extender"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/gpu.memory",
+        "amd.com/gpu",
+        "volcano.sh/vgpu-memory",
+        "aliyun.com/gpu-mem",
+        "koordinator.sh/gpu-core",
+    ],
+)
+def test_a_resource_of_gpus_that_the_pod_does_not_request_never_excludes_gpus(name):
+    message = f"0/1 nodes are available: 1 Insufficient {name}."
+    explained = explanation(hami(unschedulable=message), hami_node())
+    assert decisive(explained)[2] == ["other_checks"]
+    assert name in explained.advice
+    assert "GPUs are not the reason" not in explained.advice
+
+
 def test_a_webhook_that_skips_the_pod_is_named():
     space = Namespace("ml", labels={"hami.io/webhook": "ignore"})
     one = refused(

@@ -24,6 +24,7 @@ from vgpucli.explain.known_cluster import KnownCluster
 from vgpucli.explain.known_objects import InTheWay, KnownPod
 from vgpucli.explain.obstacles import (
     foreign_reservations,
+    is_of_other_system,
     missing_resources,
     node_locks,
     placing_schedulers,
@@ -53,6 +54,7 @@ def in_the_way(cluster: KnownCluster, evidence: KnownPod) -> InTheWay:
     in_the_way = InTheWay(
         uncounted=uncounted & requested_names(pod),
         schedulers={} if codec is None else placing_schedulers(pods, codec),
+        is_of_other_system=codec is not None and is_of_other_system(pod.scheduler, codec),
     )
     if codec is None or codec.name == HAMIS:
         webhooks, space = _webhooks(cluster, evidence), next(spaces, None)

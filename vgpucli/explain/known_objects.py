@@ -50,6 +50,7 @@ class InTheWay(msgspec.Struct, frozen=True):
         missing: requested resources that no node advertises.
         uncounted: requested resources that the scheduler of the pod's system alone counts.
         schedulers: the schedulers that have placed pods of the pod's system, each with a pod.
+        is_of_other_system: whether the pod's schedulerName is known as another system's.
         webhook: why the webhook of the sharing system skips the pod; "" if nothing shows it.
         webhook_remarks: what else there is to know of this webhook, as sentences.
         taints: keys of the taints of nodes with GPUs of the pod's system.
@@ -68,6 +69,7 @@ class InTheWay(msgspec.Struct, frozen=True):
     missing: tuple[MissingResource, ...] = ()
     uncounted: frozenset[str] = frozenset()
     schedulers: Mapping[str, str] = {}
+    is_of_other_system: bool = False
     webhook: str = ""
     webhook_remarks: tuple[str, ...] = ()
     taints: frozenset[str] = frozenset()

@@ -72,6 +72,13 @@ class ExplainReason(Explained):
         "wrong_scheduler",
         "the pod's schedulerName names a scheduler that does not place its sharing system's pods",
     )
+    COUNTED_WITHOUT_EXTENDER = (
+        "counted_without_extender",
+        (
+            "kube-scheduler counts a resource that no node advertises, as it does where the"
+            " configuration of the scheduler does not leave the resource to its extender"
+        ),
+    )
     NODE_LOCKED = "node_locked", "the lock of a node for another pod refuses the pod"
     FOREIGN_RESERVATION = (
         "foreign_reservation",

@@ -83,6 +83,29 @@ def foreign_reservations(
             )
 
 
+SCHEDULERS: Final[Mapping[str, str]] = {
+    "hami-scheduler": "hami",
+    "volcano": "volcano",
+    "kubeshare-scheduler": "kubeshare",
+    "kai-scheduler": "kai",
+    "koord-scheduler": "koordinator",
+}
+"""The names of schedulers by their projects' charts, with the name of the system that each places.
+
+HAMi (``charts/hami/values.yaml``, schedulerName), Volcano
+(``cmd/controller-manager/app/options/options.go``), KubeShare (``pkg/scheduler/scheduler.go``), KAI
+Scheduler (``pkg/common/constants/constants.go``), Koordinator (``cmd/koord-scheduler``).
+"""
+
+
+def is_of_other_system(scheduler: str, codec: SchemeCodec) -> bool:
+    """Whether a scheduler's name is that of another system.
+
+    Pods of another system that it has placed show nothing: one scheduler may place for several.
+    """
+    return SCHEDULERS.get(scheduler, codec.name) != codec.name
+
+
 def placing_schedulers(pods: Iterable[Pod], codec: SchemeCodec) -> Mapping[str, str]:
     """The schedulers of pods that have GPUs of the system by a scheduler, each with one pod."""
     schedulers: dict[str, str] = {}

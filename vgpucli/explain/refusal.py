@@ -20,9 +20,12 @@ from msgspec import structs
 
 from reconciler.model import ObjectKind
 from vgpu.kube.closed_nodes import ClosedReason
+from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import NodeLock
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import (
@@ -44,6 +47,7 @@ from vgpucli.explain.scheduler_message import (
     parsed,
 )
 from vgpucli.explain.sentences import names_text
+from vgpucli.explain.webhooks import DEFAULT_SCHEDULERS
 
 _Cause = Callable[[KnownPod, SchedulerMessage], ExplainedStep | None]
 
@@ -140,18 +144,35 @@ def _bind_failed(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep
 
 
 def _by_other_scheduler(evidence: KnownPod, message: SchedulerMessage) -> ExplainedStep | None:
-    """kube-scheduler counts what only the scheduler of the sharing system can count."""
+    """kube-scheduler counts what only the scheduler of the sharing system can count.
+
+    Without positive evidence for a wrong schedulerName the configuration of the scheduler is the
+    cause: the right scheduler counts these resources, too, where it does not leave them to its
+    extender.
+    """
     uncounted = evidence.in_the_way.uncounted
     names = [part.name for part in message.of_kind(PartKind.RESOURCE) if part.name in uncounted]
     if not names:
         return None
-    text = (
-        f"kube-scheduler misses {', '.join(names)}, which the scheduler of the sharing system alone"
-        " counts"
-    )
+    missed = f"kube-scheduler misses {', '.join(names)}"
+    text = f"{missed}, which the scheduler of the sharing system alone counts"
+    if not _has_wrong_scheduler(evidence):
+        scheduler = f"the pod's schedulerName is {evidence.pod.scheduler}"
+        step = _failed(evidence, ExplainReason.COUNTED_WITHOUT_EXTENDER, text, scheduler)
+        return structs.replace(step, detail=f"{missed}; {scheduler}")
     texts = tuple(scheduler_texts(evidence))
     step = _failed(evidence, ExplainReason.WRONG_SCHEDULER, text, *texts)
     return structs.replace(step, detail=next(iter(texts), ""))
+
+
+def _has_wrong_scheduler(evidence: KnownPod) -> bool:
+    """Whether it is known that the pod's scheduler is not that of its sharing system.
+
+    Without a schedulerName, or with the default one, unless that scheduler places its pods; or
+    with a name that is another system's.
+    """
+    known, name = evidence.in_the_way, evidence.pod.scheduler
+    return name not in known.schedulers and (name in DEFAULT_SCHEDULERS or known.is_of_other_system)
 
 
 def scheduler_texts(evidence: KnownPod) -> Iterator[str]:
@@ -398,7 +419,10 @@ def _other_checks(
 ) -> ExplainedStep:
     """Checks that are not about GPUs; GPUs are excluded only if no part is about them."""
     about_gpus = any(
-        part.names_gpus or part.kind is PartKind.UNKNOWN or part.name in _gpu_units(evidence)
+        part.names_gpus
+        or part.kind is PartKind.UNKNOWN
+        or part.name in _gpu_units(evidence)
+        or _is_of_gpus(part.name)
         for part in message.parts
     )
     advice = f"correct what kube-scheduler names: {named(checks)}"
@@ -413,6 +437,12 @@ def _other_checks(
         advice=advice,
         detail=named(checks),
     )
+
+
+def _is_of_gpus(resource: str) -> bool:
+    """Whether a resource is a GPU's by its name, of whichever system or vendor."""
+    tests = (is_gpu_resource, is_nvidia_resource, is_foreign_resource)
+    return any(is_gpus(resource) for is_gpus in tests)
 
 
 def _failed(evidence: KnownPod, reason: Explained, *texts: str) -> ExplainedStep:

@@ -127,6 +127,9 @@ ADVICE: Final[Mapping[str, str]] = {
     " that advertises it",
     ExplainReason.WRONG_SCHEDULER: "create the pod again with the schedulerName of its sharing"
     " system; a webhook of the system sets it where no label of the pod or Namespace excludes it",
+    ExplainReason.COUNTED_WITHOUT_EXTENDER: "check the configuration of this scheduler with vgpu"
+    " scheduler check-config: managedResources of its extender has to name the resource with"
+    " ignoredByScheduler: true",
     ExplainReason.NODE_LOCKED: "wait for the pod that has the lock; vgpu reconcile plan names a"
     " lock that nobody needs",
     BindFailure.GONE: "look at the pod again: the message is about one that is gone or being"

@@ -26,7 +26,7 @@ _IGNORE: Final = "ignore"
 _NAME: Final = "kubernetes.io/metadata.name"
 """The label with the name of a Namespace, which the API server sets on each."""
 
-_DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
+DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 """The schedulerName of pods for which no webhook has set one."""
 
 
@@ -43,7 +43,7 @@ ReadWebhooks = Callable[[str, str], PodWebhooks]
 
 def needs_webhook(pod: Pod) -> bool:
     """Whether a webhook should have set the scheduler of the pod, and has not."""
-    return pod.scheduler in _DEFAULT_SCHEDULERS
+    return pod.scheduler in DEFAULT_SCHEDULERS
 
 
 def skipped_by_webhook(pod: Pod, namespace: Namespace | None, known: PodWebhooks) -> str:
