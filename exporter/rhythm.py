@@ -1,12 +1,15 @@
 """When to sample: just before the next scrape, if the scrapers have a rhythm; else each interval.
 
 Pure: times in seconds go in, the time of the next sample comes out. A scrape only ever copies a
-finished page, so a page is as old as the time since its sample.
+finished page, so a page is as old as the time since its sample. A scrape that comes while a sample
+is late or under way waits a moment for its page.
 """
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -27,6 +30,9 @@ seconds."""
 SHORTEST_SECONDS: Final = 4.0
 """Minimum distance of the scrapes of a rhythm, in seconds: a page is never much older than that."""
 
+RHYTHMS_IN_AN_INTERVAL: Final = 3
+"""The part of the interval that the distance of the scrapes of a rhythm may be, as a divisor."""
+
 LEAD_SECONDS: Final = 0.75
 """Time between the end of a sample and the scrape that it is meant for, in seconds."""
 
@@ -35,6 +41,12 @@ LONGEST_LEAD_SECONDS: Final = 2.0
 
 FRESH_SECONDS: Final = 1.8
 """Age up to which a page is fresh enough for a scrape, in seconds."""
+
+MOST_SCRAPERS: Final = 2
+"""Maximum number of scrapers of one period that all get fresh pages."""
+
+WAIT_SECONDS: Final = 0.5
+"""Maximum time for which scrapes wait for one sample, from the first of them on, in seconds."""
 
 LONGEST_GAP: Final = 2.1
 """Maximum number of intervals between two samples: two, and a late scrape."""
@@ -93,6 +105,18 @@ def streams(scrapes: Sequence[Scrape], now: float) -> Iterator[ScrapeStream]:
                 yield ScrapeStream(_earliest(scrape.row, period), period)
 
 
+def pace(scrapers: Sequence[ScrapeStream]) -> float:
+    """The period of the fastest scrapers; infinite if they are more than ``MOST_SCRAPERS``.
+
+    One scraper that is faster than any rhythm looks like several, each with a multiple of its
+    period.
+    """
+    fastest = min((scraper.period for scraper in scrapers), default=math.inf)
+    alike = (one.last for one in scrapers if one.period - fastest <= TOLERANCE_SECONDS)
+    phases = 1 + sum(after - one > TOLERANCE_SECONDS for one, after in pairwise(sorted(alike)))
+    return fastest if phases <= MOST_SCRAPERS else math.inf
+
+
 def _period(row: Sequence[float]) -> float:
     return (row[0] - row[-1]) / (len(row) - 1)
 
@@ -130,16 +154,20 @@ def _earliest(row: Sequence[float], period: float) -> float:
 class SamplePlan:
     """Plans the samples of a program. Not safe to use from several threads at once.
 
-    There are at most two samples in an interval, and one at least in ``LONGEST_GAP`` intervals.
+    There are at most two samples in an interval, or in the shortest period of a scraper if that is
+    less, and one at least in ``LONGEST_GAP`` intervals.
     """
 
     def __init__(self, interval: float) -> None:
         """``interval`` is the time between two samples without a rhythm, in seconds."""
         self._interval = interval
-        self._shortest = max(SHORTEST_SECONDS, interval / 2 - TOLERANCE_SECONDS)
+        shortest = interval / RHYTHMS_IN_AN_INTERVAL - TOLERANCE_SECONDS
+        self._shortest = max(SHORTEST_SECONDS, shortest)
         self._scrapes: deque[Scrape] = deque(maxlen=HISTORY)
         self._samples: deque[float] = deque(maxlen=2)
         self._duration = 0.0
+        self._is_under_way = False
+        self._waited_since: float | None = None
         self.due = 0.0
         """When to take the next sample."""
 
@@ -150,8 +178,27 @@ class SamplePlan:
         due, self.due = self.due, self._next(at)
         return self.due < due
 
+    def begins(self) -> None:
+        """Note that a sample begins."""
+        self._is_under_way = True
+
+    def patience(self, now: float) -> float:
+        """For how many seconds a scrape may wait for a newer page, 0 if there is no reason to.
+
+        All that wait for one sample have ``WAIT_SECONDS`` together, so one that hangs costs no
+        more than that.
+        """
+        if not self._is_under_way and not (self._samples and self.due <= now):
+            return 0.0
+        if self._samples and now - self._samples[-1] <= FRESH_SECONDS:
+            return 0.0
+        if self._waited_since is None:
+            self._waited_since = now
+        return max(0.0, self._waited_since + WAIT_SECONDS - now)
+
     def sampled(self, begun: float, finished: float) -> None:
         """Note a sample."""
+        self._is_under_way, self._waited_since = False, None
         self._samples.append(begun)
         self._duration = finished - begun
         self.due = self._next(finished)
@@ -160,14 +207,16 @@ class SamplePlan:
         if not self._samples:
             return now
         interval, last = self._interval, self._samples[-1]
+        scrapers = tuple(streams(tuple(self._scrapes), now))
         lead = min(LEAD_SECONDS + self._duration, LONGEST_LEAD_SECONDS)
         # Not the whole interval: a sample that was late would delay all that follow.
-        earliest = self._samples[0] + interval - LEAD_SECONDS if len(self._samples) > 1 else now
+        between = min(interval, pace(scrapers)) - LEAD_SECONDS
+        earliest = self._samples[0] + between if len(self._samples) > 1 else now
         due = min(
             (
                 scrape - lead
-                for stream in streams(tuple(self._scrapes), now)
-                for scrape in stream.following(now)
+                for scraper in scrapers
+                for scrape in scraper.following(now)
                 if scrape - last > FRESH_SECONDS and scrape - lead >= earliest
             ),
             default=last + interval,

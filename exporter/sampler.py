@@ -1,7 +1,8 @@
 """The sampler: again and again one pass of all collectors, one join, one rendered page.
 
 A sample is taken just before a scrape is expected, or at each interval. The page is replaced as a
-whole; a scrape reads only the newest page, and reads neither the driver nor the disk.
+whole; a scrape reads only the newest page, and reads neither the driver nor the disk. It waits up
+to half a second for a sample that is late or under way, and never for a driver that hangs.
 """
 
 import logging
@@ -157,7 +158,13 @@ class Sampler:
             return None
         self._asked[fmt, gzip] = self._passes
         self._timer.scraped()
-        return page.exposition.body(fmt, gzip)
+        self._timer.wait_for_page(self._is_stuck)
+        page = self._page
+        return None if page is None else page.exposition.body(fmt, gzip)
+
+    def _is_stuck(self) -> bool:
+        """Whether a call of a collector has not returned since an earlier sample."""
+        return any(collector.stuck for collector in self._collectors.all())
 
     # ------------------------------------------------------------ life
 
@@ -171,7 +178,7 @@ class Sampler:
 
         def loop() -> None:
             while not self._stop.is_set():
-                begun = time.monotonic()
+                begun = self._timer.begin()
                 try:
                     self.sample()
                 except Exception:  # also for want of memory
@@ -223,7 +230,7 @@ class Sampler:
         for thread in self._threads:
             if thread.name == "sampler":
                 thread.join(max(0.0, deadline - time.monotonic()))
-        stuck = any(collector.stuck for collector in self._collectors.all())
+        stuck = self._is_stuck()
         alive = any(thread.is_alive() for thread in self._threads if thread.name == "sampler")
         if stuck or alive:
             return False

@@ -7,11 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.rhythm import LEAD_SECONDS, LONGEST_GAP, SamplePlan
+from exporter.rhythm import (
+    FRESH_SECONDS,
+    LEAD_SECONDS,
+    LONGEST_GAP,
+    TOLERANCE_SECONDS,
+    WAIT_SECONDS,
+    SamplePlan,
+)
 
 INTERVAL = 15.0
 WORST_AGE = 2.0
 SAMPLE_SECONDS = 0.05
+SHORTEST = INTERVAL / 3 - TOLERANCE_SECONDS
 
 
 def simulate(scrapes, interval=INTERVAL, duration=SAMPLE_SECONDS, begin=0.0):
@@ -62,13 +70,11 @@ def test_two_scrapers_with_one_interval_get_fresh_pages_after_three_scrapes_each
 
 
 @given(st.lists(st.floats(0.01, 40.0), max_size=80), st.floats(0.0, 5.0))
-def test_whatever_is_scraped_there_are_two_samples_an_interval_at_most_and_never_none(
-    gaps, duration
-):
+def test_whatever_is_scraped_there_are_two_samples_a_period_at_most_and_never_none(gaps, duration):
     scrapes = list(itertools.accumulate(gaps))
     _, begins = simulate(scrapes, duration=duration)
     for first, _, third in zip(begins, begins[1:], begins[2:], strict=False):
-        assert third - first >= INTERVAL - LEAD_SECONDS - 1e-6
+        assert third - first >= SHORTEST - LEAD_SECONDS - 1e-6
     for one, following in itertools.pairwise(begins):
         assert following - one <= LONGEST_GAP * INTERVAL + 1e-6
 
@@ -120,3 +126,42 @@ def test_a_sample_that_hung_until_its_deadline_makes_no_later_one_early():
         plan.scraped(7.0 + number * INTERVAL)
     plan.sampled(51.0, 61.0)
     assert 67.0 - WORST_AGE <= plan.due <= 67.0 - LEAD_SECONDS
+
+
+@pytest.mark.slow
+@given(st.floats(0.1, 5.0), st.floats(5.0, 0.6 * INTERVAL), jitters)
+def test_a_scraper_that_is_faster_than_the_interval_gets_fresh_pages_too(first, period, jitter):
+    ages, begins = simulate(regular(first, period, jitter=jitter))
+    assert max(age for _, age in ages[4:]) <= WORST_AGE
+    assert len(begins) <= 21
+
+
+def test_a_long_interval_is_kept_whatever_is_scraped_in_between():
+    """Who sets it wants few samples: frequent scrapes look like three scrapers, and count less."""
+    _, begins = simulate(regular(7.0, 15.0, count=40), interval=120.0)
+    assert len(begins) <= 2 * 40 * 15.0 / (120.0 - LEAD_SECONDS) + 2
+
+
+steps = st.lists(st.tuples(st.sampled_from(["scrape", "begin", "end"]), st.floats(0.0, 9.0)))
+
+
+@given(steps)
+def test_scrapes_wait_only_for_a_newer_page_and_half_a_second_for_each(steps):
+    """For each sample, first wait ≤ t < first wait + 0.5 s, whatever happens in between."""
+    plan, now, begun, last, first = SamplePlan(INTERVAL), 0.0, None, None, None
+    for step, seconds in steps:
+        now += seconds
+        if step == "begin" and begun is None:
+            begun = now
+            plan.begins()
+        elif step == "end" and begun is not None:
+            plan.sampled(begun, now)
+            begun, last, first = None, begun, None
+        elif step == "scrape":
+            plan.scraped(now)
+            is_late = last is not None and plan.due <= now
+            is_old = last is None or now - last > FRESH_SECONDS
+            wanted = (begun is not None or is_late) and is_old
+            first = now if wanted and first is None else first
+            rest = first + WAIT_SECONDS - now if wanted else 0.0
+            assert plan.patience(now) == pytest.approx(max(0.0, rest))

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from exporter.sample_timer import SampleTimer
 from tests.exporter.passing_time import PassingTime
 from tests.support.waiting import WAIT_SECONDS
@@ -38,7 +40,7 @@ def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early():
     now = [1000.0]
     timer, passing = timer_at(now)
     passing.events.append((1030.8, timer.scraped))
-    for now[0] in (1000.0, 1006.0, 1012.0, 1018.0):
+    for now[0] in (1006.0, 1018.0):
         timer.scraped()
     timer.sampled(begun=1016.0)
     timer.wait()
@@ -76,3 +78,65 @@ def test_the_end_ends_the_wait_under_way_and_later_ones():
     waiting.join(WAIT_SECONDS)
     assert not waiting.is_alive()
     timer.wait()
+
+
+def late_timer(now):
+    """A timer whose sample is late, for a page of 20 seconds ago."""
+    timer, _ = timer_at(now)
+    timer.sampled(begun=now[0])
+    now[0] += 20.0
+    return timer
+
+
+def waited(timer, now, is_stuck=lambda: False):
+    begun = now[0]
+    timer.wait_for_page(is_stuck)
+    return now[0] - begun
+
+
+def test_a_scrape_of_a_fresh_page_waits_for_nothing():
+    now = [1000.0]
+    timer, _ = timer_at(now)
+    timer.sampled(begun=1000.0)
+    now[0] = 1001.0
+    timer.begin()
+    assert waited(timer, now) == 0
+    now[0] = 1003.0
+    assert waited(timer, now) == pytest.approx(0.5)
+
+
+def test_scrapes_wait_half_a_second_together():
+    now = [1000.0]
+    timer = late_timer(now)
+    assert waited(timer, now) == pytest.approx(0.5)
+    assert [waited(timer, now) for _ in range(3)] == [0, 0, 0]
+
+
+def test_no_scrape_waits_for_a_driver_that_hangs():
+    now = [1000.0]
+    assert waited(late_timer(now), now, is_stuck=lambda: True) == 0
+
+
+def test_no_scrape_waits_after_the_end():
+    now = [1000.0]
+    timer = late_timer(now)
+    timer.end()
+    assert waited(timer, now) == 0
+
+
+def test_scrapes_of_other_threads_get_the_page_as_soon_as_it_is_there():
+    """The exporter got no CPU for a while: its sample begins when the scrapes are there."""
+    times = iter([1000.0])
+    timer = SampleTimer(INTERVAL, monotonic=lambda: next(times, 1020.0))
+    timer.sampled(begun=1000.0)
+    scrapes = [
+        threading.Thread(target=timer.wait_for_page, args=(lambda: False,), daemon=True)
+        for _ in range(4)
+    ]
+    for scrape in scrapes:
+        scrape.start()
+    assert all(scrape.is_alive() for scrape in scrapes)
+    timer.sampled(timer.begin())
+    for scrape in scrapes:
+        scrape.join(WAIT_SECONDS)
+        assert not scrape.is_alive()
