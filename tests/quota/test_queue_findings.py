@@ -14,16 +14,20 @@ from vgpu.kube.kueue_kinds import (
     ResourceFlavor,
     WorkloadCondition,
 )
+from vgpu.kube.scheduling_objects import SchedulingNode
+from vgpu.model.allocation import Device
 from vgpu.model.declared_quota import DeclaredQuota, QuotaResource
 from vgpu.model.names import PodRef
-from vgpu.model.objects import Container, OwnerReference, Pod
+from vgpu.model.objects import Container, Node, OwnerReference, Pod
 from vgpu.model.units import MIB
-from vgpu.quota.kueue_config import KueueConfig, Transformation
+from vgpu.quota.kueue_config import KEY as CONFIG_KEY
+from vgpu.quota.kueue_config import KueueConfig, Transformation, kueue_config
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.queue_findings import (
     FlavorNode,
     QueueEvidence,
     QueueFinding,
+    flavor_node,
     missing_transformations,
     queue_findings,
 )
@@ -100,6 +104,50 @@ def test_reserved_quota_without_holdings_has_its_amount_and_hours():
         )
     }
     assert found(structs.replace(read, pods=None)) == {}
+
+
+def test_quota_that_is_new_or_of_another_cluster_is_not_idle():
+    assert found(evidence(kueue(workload(memory=8000, hours=1 / 60)))) == {}
+    for fields in ({"cluster": "worker-1"}, {"nominated": ("worker-1", "worker-2")}):
+        assert found(evidence(kueue(workload(memory=8000, **fields)))) == {}
+
+
+def test_what_kueue_makes_of_dra_and_of_transformations_is_something():
+    text = """
+resources:
+  deviceClassMappings: [{name: example.com/gpus, deviceClassNames: [gpu.nvidia.com]}]
+  transformations: [{input: nvidia.com/mig-1g.5gb, outputs: {example.com/slices: 1}}]
+"""
+    config = kueue_config({CONFIG_KEY: text})
+    for name, is_made in (("gpus", True), ("slices", True), ("other", False)):
+        quotas = {QuotaResource("t4", f"example.com/{name}"): DeclaredQuota(8)}
+        queues = (ClusterQueue("a", "", quotas),)
+        read = evidence(kueue(cluster_queues=queues, config=config))
+        assert (QueueFinding.OF_NOTHING not in found(read)) == is_made
+        assert QueueFinding.ABOVE_NODES not in found(read)
+
+
+def test_gpus_of_unknown_number_or_size_are_no_zero():
+    def of(allocatable, *sizes):
+        node = SchedulingNode(Node("n"), {"gpu": "t4"}, allocatable)
+        return flavor_node(node, [Device(f"GPU-{n}", n, size) for n, size in enumerate(sizes)])
+
+    read = evidence(kueue(workload(memory=8000)), pod())
+    for allocatable, sizes, is_known in (
+        ({GPU: 80}, (), False),
+        ({GPU: 80}, (MIB, None), False),
+        ({GPU: 80}, (MIB, MIB), True),
+        ({GPU: 0}, (), True),
+    ):
+        reasons = found(structs.replace(read, nodes=(of(allocatable, *sizes),)))
+        assert (QueueFinding.ABOVE_NODES in reasons) == is_known
+
+
+def test_a_resource_that_kueue_excludes_needs_no_transformation():
+    excluding = structs.replace(KueueConfig(), excluded=("nvidia.com/gpumem", "nvidia.com/gpuc"))
+    assert [*missing_transformations(excluding)] == []
+    (line,) = missing_transformations(KueueConfig(excluded=("nvidia.com/gpumem",)))
+    assert "input: nvidia.com/gpucores" in line
 
 
 def test_an_evicted_workload_that_keeps_its_quota_is_named_as_such():

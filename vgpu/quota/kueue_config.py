@@ -50,6 +50,7 @@ class KueueConfig(msgspec.Struct, frozen=True):
         transformations: by the name of the input.
         excluded: prefixes of resources that do not count.
         problem: why it is unknown, for people; "" if it was read.
+        mapped: the resources that stand for classes of devices of DRA (``deviceClassMappings``).
         ignores_undeclared: whether a resource that a ClusterQueue has no quota of keeps nobody back
             (``quotaCheckStrategy: IgnoreUndeclared``, since Kueue 0.18 behind a feature gate).
     """
@@ -58,6 +59,13 @@ class KueueConfig(msgspec.Struct, frozen=True):
     excluded: tuple[str, ...] = ()
     problem: str = ""
     ignores_undeclared: bool = False
+    mapped: frozenset[str] = frozenset()
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The resources that count although neither a node nor a pod has them."""
+        outputs = (each.outputs for each in self.transformations.values())
+        return self.mapped.union(*outputs)
 
     def counted(self, requests: Mapping[str, int]) -> dict[str, int]:
         """What the requests of a pod count as, in the unit of each resource."""
@@ -93,10 +101,15 @@ class _TransformationFields(msgspec.Struct, rename="camel"):
     multiply_by: str | None = None
 
 
+class _DeviceClassMapping(msgspec.Struct):
+    name: str = ""
+
+
 class _Resources(msgspec.Struct, rename="camel"):
     transformations: list[_TransformationFields] | None = None
     exclude_resource_prefixes: list[str] | None = None
     quota_check_strategy: str | None = None
+    device_class_mappings: list[_DeviceClassMapping] | None = None
 
 
 class _Configuration(msgspec.Struct, rename="camel"):
@@ -135,4 +148,5 @@ def kueue_config(data: Mapping[str, str] | None) -> KueueConfig:
         transformations,
         tuple(resources.exclude_resource_prefixes or ()),
         ignores_undeclared=has_gate and resources.quota_check_strategy == "IgnoreUndeclared",
+        mapped=frozenset(each.name for each in resources.device_class_mappings or ()),
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.kube.kueue_kinds import (
     EVICTED,
     LOCAL_QUEUES,
@@ -49,6 +50,9 @@ from vgpu.schemes.registry import UnitBytes, names_of, registry
 from vgpu.schemes.volcano.key_set import HAMI
 
 _HOUR: Final = 3600
+
+GRACE: Final = 120.0
+"""Time after a reservation in which its pods need not hold anything, in seconds."""
 
 MOST_ALIKE: Final = 5
 """Maximum number of findings of one reason that are listed; the others are one line."""
@@ -108,31 +112,41 @@ class FoundInQueues(msgspec.Struct, frozen=True):
 
 
 class FlavorNode(msgspec.Struct, frozen=True):
-    """What a node has: its labels, its allocatable resources, and the GPUs of its ledger."""
+    """What a node has: its labels, its allocatable resources, and the GPUs of its ledger.
+
+    ``gpus`` and ``memory_bytes`` are None if they are unknown.
+    """
 
     labels: Mapping[str, str] = {}
     allocatable: Mapping[str, int] = {}
-    gpus: int = 0
-    memory_bytes: int = 0
+    gpus: int | None = 0
+    memory_bytes: int | None = 0
     is_hami: bool = False
 
     def has(self, resource: str, unit: QuotaUnit) -> int | None:
         """How much of a resource it has at most; None if that is unknown."""
         if resource in self.allocatable:
             return self.allocatable[resource]
-        sizes = {MEMORY: self.memory_bytes, CORES: self.gpus * WHOLE_DEVICE_MILLI}
+        cores = None if self.gpus is None else self.gpus * WHOLE_DEVICE_MILLI
+        sizes = {MEMORY: self.memory_bytes, CORES: cores}
         if unit.amount not in sizes:
             return 0 if is_extended(resource) else None
-        return unit.of_ledger({unit.amount: sizes[unit.amount]})
+        size = sizes[unit.amount]
+        return None if size is None else unit.of_ledger({unit.amount: size})
 
 
 def flavor_node(node: SchedulingNode, devices: Sequence[Device]) -> FlavorNode:
-    """What a node has, by its object and the GPUs that are known of it."""
+    """What a node has, by its object and the GPUs that are known of it.
+
+    A node that offers GPUs and of which none is known, as with NVIDIA's own plugin, has some.
+    """
+    offers = any(each for name, each in node.allocatable.items() if is_gpu_resource(name))
+    sizes = [device.memory_bytes for device in devices if device.memory_bytes]
     return FlavorNode(
         node.labels,
         node.allocatable,
-        len(devices),
-        sum(device.memory_bytes or 0 for device in devices),
+        None if offers and not devices else len(devices),
+        None if len(sizes) < len(devices) or (offers and not devices) else sum(sizes),
         is_hami=any(
             row.name == HAMI.name and row.has_devices(node.node) for row in registry().rows
         ),
@@ -213,7 +227,8 @@ def idle_workloads(evidence: QueueEvidence) -> tuple[QueuedWorkload, ...]:
     """The workloads with quota of resources that the ledger knows, whose pods hold nothing.
 
     Those that have it longest come first. A pod that holds something and whose workload is unknown
-    may be of any in its queue.
+    may be of any in its queue. The pods of a workload that MultiKueue runs are in another cluster,
+    and those of one that has just got its quota are not there yet.
     """
     if evidence.pods is None:
         return ()
@@ -225,6 +240,8 @@ def idle_workloads(evidence: QueueEvidence) -> tuple[QueuedWorkload, ...]:
         for each in evidence.kueue.workloads
         if each.admitted_by
         and not each.has_finished
+        and not (each.cluster or each.nominated)
+        and not (_reserved_at(each) and evidence.as_of - _reserved_at(each) < GRACE)
         and each.uid not in running
         and local_queue_name(each.namespace, each.queue) not in unclear
         and any(
@@ -359,6 +376,8 @@ def _above_nodes(evidence: QueueEvidence) -> Iterator[FoundInQueues]:
         if key.flavor not in labels or not is_extended(key.resource) or not amount:
             continue
         unit = evidence.unit(key.resource)
+        if key.resource in kueue.config.made and unit.amount not in (MEMORY, CORES):
+            continue  # no node advertises what Kueue makes of requests
         wanted = labels[key.flavor].items()
         of_flavor = [each for each in evidence.nodes if wanted <= each.labels.items()]
         parts = [each.has(key.resource, unit) for each in of_flavor]
@@ -391,11 +410,10 @@ def _is_of_nothing(evidence: QueueEvidence, name: str) -> bool:
 
     What a scheduler alone counts, such as HAMi's memory, no node advertises either.
     """
-    transformations = evidence.kueue.config.transformations.values()
     return (
         is_extended(name)
         and not evidence.unit(name).amount
-        and not any(name in each.outputs for each in transformations)
+        and name not in evidence.kueue.config.made
         and not any(name in each.allocatable for each in evidence.nodes)
     )
 
@@ -407,6 +425,8 @@ def missing_transformations(config: KueueConfig) -> Iterator[str]:
     """
     names = names_of("hami")
     for name in (names.memory, names.cores):
+        if name.startswith(config.excluded):
+            continue
         present = config.transformations.get(name)
         if present is not None and present.multiply_by == names.count:
             continue
