@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,25 @@ def test_a_correction_adds_rows_and_changes_none(
     assert first == unchanged
 
 
+@given(rows(), TABLES, st.lists(st.integers(0, 10**9), min_size=1), st.sampled_from([*KEYS]))
+def test_the_bounds_of_the_lines_are_those_of_their_shares(
+    drawn: tuple[list[GpuDay], list[ShareDay]], table: PriceTable, bounds: list[int], by: str
+) -> None:
+    gpus, shares = drawn
+    bounded = [
+        replace(share, used=HOUR, bound=bound)
+        for share, bound in zip(shares, cycle(bounds), strict=False)
+        if not share.correction
+    ]
+    made = _charges([replace(gpu, total=24 * HOUR, not_measured=0) for gpu in gpus], bounded, table)
+    bill = lines(made, by)
+    total = sum(share.bound for share in bounded)
+    of_lines = {line.name: line.exactness for line in bill}
+    unsold = of_lines.pop("(unsold)", None)
+    assert sum(exact.bound for exact in of_lines.values() if exact) == total
+    assert unsold is None or unsold.bound == total
+
+
 OWNED = Owned("node", "A", 3)
 
 
@@ -160,7 +180,7 @@ def test_a_model_that_is_known_later_takes_the_charges_before_back() -> None:
     gpus.append(GpuDay(key, "", HOUR, correction="2026-11-03"))
     table = PriceTable("EUR", (Price("A", 2), Price("B", 1)))
     made = [(c.model, c.quantity // HOUR, c.amount // SECOND) for c in _charges(gpus, [], table)]
-    assert made == [("B", 1, 1), ("A", 2, 4), ("B", -1, -1), ("A", 1, 2)]
+    assert made == [("B", 1, 1), ("B", -1, -1), ("A", 2, 4), ("A", 1, 2)]
 
 
 def test_a_device_without_a_price_is_charged_nothing_and_named() -> None:

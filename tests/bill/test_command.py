@@ -40,7 +40,7 @@ def _day(day: str, start: int, generator: str = "") -> ClosedDay:
     return ClosedDay(
         head,
         (GpuDay(key, "A100", 24 * HOUR, 2 * HOUR),),
-        (ShareDay(key, share, 6 * HOUR, 3 * HOUR),),
+        (ShareDay(key, share, 6 * HOUR, 3 * HOUR, 0, 0, 240 * SECOND, 1800, 900),),
     )
 
 
@@ -65,10 +65,10 @@ def run(folder: Path, *arguments: str, status: int = 0) -> str:
 
 def test_the_table_has_a_line_for_each_namespace_and_for_what_nobody_held(folder: Path) -> None:
     lines = [line.split() for line in run(folder, *RANGE).splitlines()]
-    assert ["vision", "9.00", "6.00", "3.00", "0.00", "9.00"] in lines
-    assert ["(unsold)", "13.00", "0.00", "0.00", "13.00", "13.00"] in lines
-    assert ["(not", "measured)", "2.00", "0.00", "0.00", "2.00", "2.00"] in lines
-    assert ["total", "24.00", "6.00", "3.00", "15.00", "24.00"] in lines
+    assert ["vision", "9.00", "0.07", "6.00", "3.00", "0.00", "9.00"] in lines
+    assert ["(unsold)", "13.00", "0.07", "0.00", "0.00", "13.00", "13.00"] in lines
+    assert ["(not", "measured)", "2.00", "-", "0.00", "0.00", "2.00", "2.00"] in lines
+    assert ["total", "24.00", "0.07", "6.00", "3.00", "15.00", "24.00"] in lines
 
 
 def test_a_namespace_with_the_name_of_the_last_line_stands_in_quotation_marks(folder: Path) -> None:
@@ -103,6 +103,40 @@ def test_the_document_has_the_same_sums(folder: Path, by: str, name: str) -> Non
     (line,) = [line for line in document["lines"] if line["name"] == name]
     assert line["microAmount"]["used"] == 6 * SECOND
     assert line["gpuHours"]["held_idle"] == 3
+
+
+def test_each_row_and_each_line_has_its_bound_and_how_its_share_was_divided(folder: Path) -> None:
+    late = replace(_day("2026-11-01", 0).shares[0], used=-HOUR, idle=0, correction="2026-11-02")
+    late = replace(late, above=0, bound=60 * SECOND, normalised=-1800, over_committed=-900)
+    second = _day("2026-11-02", 1_793_577_600)
+    head = replace(second.head, corrects=("2026-11-01",))
+    write_day(folder / "days", replace(second, head=head, shares=(late,)))
+    rows, focus = (
+        [*csv.DictReader(io.StringIO(run(folder, *RANGE, "-o", output).partition("note:")[0]))]
+        for output in ("csv", "focus")
+    )
+    columns = ("bound_gpu_microseconds", "normalised_seconds", "over_committed_seconds")
+    assert [(row["correction"], row["part"], *(row[name] for name in columns)) for row in rows] == [
+        ("", "held_idle", "240000000", "1800", "900"),
+        ("", "used", "240000000", "1800", "900"),
+        ("", "not_measured", "", "", ""),
+        ("", "unsold", "240000000", "", ""),
+        ("2026-11-02", "used", "300000000", "0", "0"),
+        ("2026-11-02", "unsold", "300000000", "", ""),
+        ("", "not_measured", "", "", ""),
+        ("", "unsold", "0", "", ""),
+    ]
+    hours = ("x_VgpuBoundHours", "x_VgpuNormalisedHours", "x_VgpuOverCommittedHours")
+    assert [focus[0][name] for name in hours] == ["0.066666667", "0.5", "0.25"]
+    assert [focus[2][name] for name in hours] == ["", "", ""]
+    document = json.loads(run(folder, *RANGE, "-o", "json"))
+    of_line = ("boundGpuHours", "normalisedHours", "overCommittedHours")
+    assert {line["name"]: [line[name] for name in of_line] for line in document["lines"]} == {
+        "vision": [0.083333, 0, 0],
+        "(unsold)": [0.083333, 0, 0],
+        "(not measured)": [None, None, None],
+    }
+    assert document["boundGpuHours"] == 0.083333
 
 
 @pytest.mark.parametrize("output", ["csv", "focus"])
@@ -268,7 +302,7 @@ def test_all_outputs_have_the_same_sums_by_part_in_time_and_in_money(month: Path
     assert any(row["correction"] for row in rows)
     table = [line.split() for line in run(month, *RANGE, "--by", by).splitlines()]
     _, *lines = table[table.index([]) + 1 : table.index([], table.index([]) + 1)]
-    cents = [[Decimal(cell.replace(",", "")) for cell in line[-5:]] for line in lines]
+    cents = [[Decimal(cell.replace(",", "")) for cell in (line[-6], *line[-4:])] for line in lines]
     *of_lines, last = cents
     assert [sum(column) for column in zip(*of_lines, strict=True)] == last
     for _, *parts, whole in cents:

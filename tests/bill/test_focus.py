@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from vgpucli.bill.currencies import DECIMALS
 from vgpucli.bill.focus import COLUMNS, PLAIN_COLUMNS, Context, row
-from vgpucli.bill.model import HOUR, Charge, GpuKey, Part, ShareKey
+from vgpucli.bill.model import HOUR, Charge, Exactness, GpuKey, Part, ShareKey
 from vgpucli.bill.prices import Account, PriceTable
 
 MANDATORY: Final = (
@@ -48,6 +48,7 @@ MANDATORY: Final = (
 )
 MAY_BE_NULL: Final = {
     "BillingAccountName", "ChargeClass", "SubAccountId", "SubAccountName", "Tags",
+    "x_VgpuBoundHours", "x_VgpuNormalisedHours", "x_VgpuOverCommittedHours",
 }  # fmt: skip
 COSTS: Final = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
 NUMBERS: Final = (*COSTS, "PricingQuantity")
@@ -72,6 +73,7 @@ CHARGES = st.builds(
     st.integers(0, 10**12),
     SHARES,
     st.just("") | DAYS,
+    st.none() | st.builds(Exactness, *[st.integers(0, 10**14)] * 3),
 )
 ZONES = st.sampled_from([ZoneInfo(name) for name in ("UTC", "Europe/Berlin", "Asia/Kolkata")])
 TABLES = st.builds(

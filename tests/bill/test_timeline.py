@@ -114,7 +114,11 @@ def test_a_day_that_is_measured_again_becomes_what_was_measured(seed: int) -> No
     totals: dict[object, int] = {}
     for row in (*before.gpus, *before.shares, *rows):
         amounts = (
-            {row.share: row.used + row.idle, (row.share, "used"): row.used}
+            {
+                row.share: row.used + row.idle,
+                (row.share, "used"): row.used,
+                (row.share, "bound"): row.bound,
+            }
             if hasattr(row, "share")
             else {"total": row.total, "lost": row.not_measured}
         )
@@ -124,6 +128,7 @@ def test_a_day_that_is_measured_again_becomes_what_was_measured(seed: int) -> No
     for row in wanted.shares:
         assert totals[row.gpu, row.share] == row.used + row.idle
         assert totals[row.gpu, (row.share, "used")] == row.used
+        assert totals[row.gpu, (row.share, "bound")] == row.bound
     for gpu in wanted.gpus:
         assert (totals[gpu.key, "total"], totals[gpu.key, "lost"]) == (gpu.total, gpu.not_measured)
 

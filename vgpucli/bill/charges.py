@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from vgpucli.bill.division import amount_of, divided
-from vgpucli.bill.model import Charge, GpuDay, GpuKey, Part, ShareDay, ShareKey
+from vgpucli.bill.model import NO_BOUND, Charge, Exactness, GpuDay, GpuKey, Part, ShareDay, ShareKey
 from vgpucli.bill.prices import PriceTable
 
 NO_PRICE: Final = Decimal(0)
@@ -87,16 +87,22 @@ def _of_device(day: DeviceDay, table: PriceTable) -> Iterator[Charge]:
             continue
         described = _described(gpus)
         shares = [share for share in day.shares if share.correction <= correction]
+        exact = _exactness(shares)
         amounts = _amounts(gpus, shares, _price(described, table) or NO_PRICE)
         now = {
             (*piece, described.model, described.mig_profile): amount
             for piece, amount in amounts.items()
         }
-        for line in sorted(before.keys() | now.keys(), key=_order):
+        as_described = described.model, described.mig_profile
+        in_order = sorted(before.keys() | now.keys(), key=_order)
+        # what is taken back comes first, so that a share's last charge has its bound
+        for line in sorted(in_order, key=lambda line: line[2:] == as_described):
             quantity, amount = now.get(line, (0, 0))
             old_quantity, old_amount = before.get(line, (0, 0))
             if quantity != old_quantity or amount != old_amount:
                 share, part, model, mig_profile = line
+                is_taken_back = line[2:] != as_described
+                of_share = NO_BOUND if is_taken_back else exact.get(share, NO_BOUND)
                 yield Charge(
                     day.key,
                     model,
@@ -106,6 +112,7 @@ def _of_device(day: DeviceDay, table: PriceTable) -> Iterator[Charge]:
                     amount - old_amount,
                     share,
                     correction,
+                    None if part is Part.NOT_MEASURED else of_share,
                 )
         before = now
 
@@ -114,6 +121,16 @@ def _order(line: _Line) -> tuple[bool, tuple[str, ...], str, str, str]:
     share, *texts = line
     part, model, mig_profile = texts
     return share is None, msgspec.structs.astuple(share) if share else (), part, model, mig_profile
+
+
+def _exactness(shares: Iterable[ShareDay]) -> dict[ShareKey | None, Exactness]:
+    """Of each share, and of all together, for what is unsold."""
+    sums: dict[ShareKey | None, Exactness] = {}
+    for row in shares:
+        of_row = Exactness(row.bound, row.normalised, row.over_committed)
+        for name in (row.share, None):
+            sums[name] = sums.get(name, NO_BOUND) + of_row
+    return sums
 
 
 def _amounts(

@@ -5,6 +5,7 @@ on each of its days. Days that are closed already get it as a correction.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -208,14 +209,22 @@ def differences(old: ClosedDay, new: DaySum, correction: str) -> list[GpuDay | S
     return rows
 
 
+_SHARE_SUMS: Final = tuple(
+    field for field in ShareDay.__struct_fields__ if field not in ("gpu", "share", "correction")
+)
+"""Fields of which a correction has the difference."""
+
+
 def _of_shares(
     key: GpuKey, before: Sequence[ShareDay], now: Sequence[ShareDay], correction: str
 ) -> Iterator[ShareDay]:
     current = {row.share: row for row in now}
     for name in sorted(current.keys() | {row.share for row in before}):
         of_name = [row for row in before if row.share == name]
-        row = current.get(name)
-        used = (row.used if row else 0) - sum(each.used for each in of_name)
-        idle = (row.idle if row else 0) - sum(each.idle for each in of_name)
-        if used or idle:
-            yield ShareDay(key, name, used, idle, correction=correction)
+        row = current.get(name, ShareDay(key, name, 0, 0))
+        changes = {
+            field: getattr(row, field) - sum(getattr(each, field) for each in of_name)
+            for field in _SHARE_SUMS
+        }
+        if any(changes.values()):
+            yield ShareDay(key, name, **changes, correction=correction)

@@ -11,23 +11,33 @@ from vgpucli.bill.summary import BillLine
 
 
 class LineDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """A line: GPU-hours and money by part. Money is in 10⁻⁶ of the currency, as an integer."""
+    """A line: GPU-hours and money by part. Money is in 10⁻⁶ of the currency, as an integer.
+
+    The last three are null where none of the line was measured.
+    """
 
     name: str
     gpu_hours: dict[str, float]
     micro_amount: dict[str, int]
     micro_total: int
     micro_corrections: int
+    bound_gpu_hours: float | None
+    normalised_hours: float | None
+    over_committed_hours: float | None
 
     @classmethod
     def of(cls, line: BillLine) -> Self:
         """The document of a line."""
+        exact = line.exactness
         return cls(
             line.name,
             {part.value: round(line.quantity[part] / HOUR, 9) for part in Part},
             {part.value: line.amount[part] for part in Part},
             line.total,
             line.corrections,
+            None if exact is None else round(exact.bound / HOUR, 6),
+            None if exact is None else round(exact.normalised / 3600, 6),
+            None if exact is None else round(exact.over_committed / 3600, 6),
         )
 
 

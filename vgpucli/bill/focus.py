@@ -129,6 +129,33 @@ def _description(charge: Charge, _: Context) -> _Cell:
     return f"{words}: {charge.model or 'unknown model'}{profile}"
 
 
+def _bound(charge: Charge, _: Context) -> _Cell:
+    return str(charge.exactness.bound) if charge.exactness else None
+
+
+def _bound_hours(charge: Charge, _: Context) -> _Cell:
+    return _pointed(_decimal(charge.exactness.bound, HOUR)) if charge.exactness else None
+
+
+def _seconds(field: str) -> Callable[[Charge, Context], _Cell]:
+    """Seconds in which a share was divided."""
+
+    def text(charge: Charge, _: Context) -> _Cell:
+        return str(getattr(charge.exactness, field)) if charge.share and charge.exactness else None
+
+    return text
+
+
+def _hours(field: str) -> Callable[[Charge, Context], _Cell]:
+    seconds = _seconds(field)
+
+    def text(charge: Charge, context: Context) -> _Cell:
+        value = seconds(charge, context)
+        return None if value is None else _pointed(_decimal(int(value), 3600))
+
+    return text
+
+
 COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "BilledCost": _billed,
     "BillingAccountId": lambda _, context: context.table.account.id,
@@ -158,6 +185,9 @@ COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "Tags": _tags,
     "x_VgpuPart": lambda charge, _: str(charge.part),
     "x_VgpuMethod": _method,
+    "x_VgpuBoundHours": _bound_hours,
+    "x_VgpuNormalisedHours": _hours("normalised"),
+    "x_VgpuOverCommittedHours": _hours("over_committed"),
 }
 """Each column and its value of a charge; None is null, an empty cell of the CSV."""
 
@@ -181,10 +211,14 @@ PLAIN_COLUMNS: Final[Mapping[str, Callable[[Charge, Context], _Cell]]] = {
     "amount": _money,
     "currency": lambda _, context: context.table.currency,
     "correction": lambda charge, _: charge.correction or None,
+    "bound_gpu_microseconds": _bound,
+    "normalised_seconds": _seconds("normalised"),
+    "over_committed_seconds": _seconds("over_committed"),
 }
 """The columns of ``-o csv``; ``correction`` is the day whose file has the row.
 
-Hours are rounded to 9 decimals; sums of ``gpu_microseconds`` are exact.
+Hours are rounded to 9 decimals; sums of ``gpu_microseconds`` are exact. The last three are of the
+share's day, so they stand in each of its rows.
 """
 
 

@@ -7,7 +7,7 @@ has 500,000 of them. Amounts of money are integers of 10⁻⁶ of the currency.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -139,10 +139,41 @@ class ClosedDay(msgspec.Struct, frozen=True):
     shares: tuple[ShareDay, ...]
 
 
+class Exactness(msgspec.Struct, frozen=True):
+    """By how much the time that a share held may differ from the truth, and how it was divided.
+
+    The fields are those of :class:`ShareDay`, of the share's day with all corrections until now.
+    """
+
+    bound: int = 0
+    normalised: int = 0
+    over_committed: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        """Of two shares together."""
+        return self._with(other, 1)
+
+    def __sub__(self, other: Self) -> Self:
+        """Without a share that was added."""
+        return self._with(other, -1)
+
+    def _with(self, other: Self, sign: int) -> Self:
+        return type(self)(
+            self.bound + sign * other.bound,
+            self.normalised + sign * other.normalised,
+            self.over_committed + sign * other.over_committed,
+        )
+
+
+NO_BOUND: Final = Exactness()
+
+
 class Charge(msgspec.Struct, frozen=True):
     """The amount of one part of one row: ``amount`` in micro-units of the currency.
 
-    ``share`` is None for what nobody held, ``correction`` that of the row.
+    ``share`` is None for what nobody held, ``correction`` that of the row. ``exactness`` is the
+    share's; of what is unsold it is the sum of the device's shares, since unsold is the rest.
+    What was not measured has none.
     """
 
     gpu: GpuKey
@@ -153,3 +184,4 @@ class Charge(msgspec.Struct, frozen=True):
     amount: int
     share: ShareKey | None = None
     correction: str = ""
+    exactness: Exactness | None = None

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from vgpucli.bill.model import Charge, Part
+from vgpucli.bill.model import NO_BOUND, Charge, Exactness, GpuKey, Part, ShareKey
 
 UNSOLD: Final = "(unsold)"
 NOT_MEASURED: Final = "(not measured)"
@@ -53,6 +53,10 @@ class BillLine(msgspec.Struct):
     quantity: dict[Part, int] = msgspec.field(default_factory=lambda: dict.fromkeys(Part, 0))
     amount: dict[Part, int] = msgspec.field(default_factory=lambda: dict.fromkeys(Part, 0))
     corrections: int = 0
+    exactness: Exactness | None = None
+    """That of all shares of the line; None if it has none."""
+    _device: GpuKey | None = None
+    _of_device: dict[ShareKey, Exactness] = msgspec.field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -60,15 +64,30 @@ class BillLine(msgspec.Struct):
         return sum(self.amount.values())
 
     def add(self, charge: Charge) -> None:
-        """Count a charge."""
+        """Count a charge. Those of a device's day come one after another, corrections last."""
         self.quantity[charge.part] += charge.quantity
         self.amount[charge.part] += charge.amount
         if charge.correction:
             self.corrections += charge.amount
+        if charge.share is not None and charge.exactness is not None:
+            self._add_exactness(charge.gpu, charge.share, charge.exactness)
+
+    def _add_exactness(self, device: GpuKey, share: ShareKey, now: Exactness) -> None:
+        """Count a share of a device's day once, as its last charge has it."""
+        if device != self._device:
+            self._device = device
+            self._of_device.clear()
+        before = self._of_device.get(share)
+        self._of_device[share] = now
+        if now != before:
+            self.exactness = (self.exactness or NO_BOUND) + now - (before or NO_BOUND)
 
 
 def lines(charges: Iterable[Charge], by: str) -> list[BillLine]:
-    """The lines, the most expensive first, and after them what nobody held."""
+    """The lines, the most expensive first, and after them what nobody held.
+
+    What is unsold is the rest of what all shares held, and as exact as all of them.
+    """
     name_of = KEYS[by]
     found: dict[str, BillLine] = {}
     for charge in charges:
@@ -76,5 +95,8 @@ def lines(charges: Iterable[Charge], by: str) -> list[BillLine]:
         if name not in found:
             found[name] = BillLine(name)
         found[name].add(charge)
+    if UNSOLD in found:
+        of_shares = (line.exactness for line in found.values() if line.exactness)
+        found[UNSOLD].exactness = sum(of_shares, NO_BOUND)
     last = {UNSOLD: 1, NOT_MEASURED: 2}
     return sorted(found.values(), key=lambda line: (last.get(line.name, 0), -line.total, line.name))

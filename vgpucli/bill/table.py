@@ -24,7 +24,7 @@ class Money(msgspec.Struct, frozen=True):
     """A line in the units in which it is shown: hundredths of hours, and cents.
 
     ``amounts`` and ``total`` are in what the currency has in place of cents. ``is_held``: the line
-    has hours, even if they are shown as 0.
+    has hours, even if they are shown as 0. ``bound`` is in GPU-microseconds.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Money(msgspec.Struct, frozen=True):
     amounts: dict[Part, int]
     total: int
     is_held: bool
+    bound: int | None
 
 
 def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
@@ -55,12 +56,13 @@ def displayed(lines: Sequence[BillLine], decimals: int) -> tuple[Money, ...]:
             dict(zip(Part, shown([line.amount[part] for part in Part], cent, total), strict=True)),
             total,
             quantity > 0,
+            line.exactness.bound if line.exactness else None,
         )
         for line, quantity, hours, total in rows
     )
 
 
-def _sum(money: Sequence[Money]) -> Money:
+def _sum(money: Sequence[Money], bound: int) -> Money:
     """The line below the others."""
     return Money(
         _TOTAL,
@@ -68,6 +70,7 @@ def _sum(money: Sequence[Money]) -> Money:
         {part: sum(each.amounts[part] for each in money) for part in Part},
         sum(each.total for each in money),
         any(each.is_held for each in money),
+        bound,
     )
 
 
@@ -79,7 +82,8 @@ def _cells(line: Money, decimals: int) -> tuple[str, ...]:
         line.total,
     )
     hours = "<0.01" if line.is_held and not line.hours else money_text(line.hours, 2)
-    return line.name, hours, *(money_text(each, decimals) for each in amounts)
+    bound = "-" if line.bound is None else bound_text(line.bound)
+    return line.name, hours, bound, *(money_text(each, decimals) for each in amounts)
 
 
 def money_text(amount: int, decimals: int) -> str:
@@ -93,6 +97,11 @@ def hours_text(quantity: int) -> str:
     return "<0.01" if quantity > 0 and text == "0.00" else text
 
 
+def bound_text(quantity: int) -> str:
+    """GPU-hours with two decimals, rounded up."""
+    return money_text(-(-quantity // _HUNDREDTH), 2)
+
+
 def text_lines(
     lines: Sequence[BillLine], by: str, table: PriceTable, period: Period, days: tuple[str, str]
 ) -> Iterator[str]:
@@ -103,8 +112,8 @@ def text_lines(
     first, until = days
     yield f"{first} to {until} (not included), {currency}, by {by}"
     yield ""
-    header = (by.upper(), "GPU-HOURS", "USED", "HELD IDLE", "NOT HELD", "TOTAL")
-    rows = [_cells(each, decimals) for each in (*money, _sum(money))]
+    header = (by.upper(), "GPU-HOURS", "BOUND", "USED", "HELD IDLE", "NOT HELD", "TOTAL")
+    rows = [_cells(each, decimals) for each in (*money, _sum(money, period.bound))]
     yield from aligned_right((header, *rows))
     yield ""
     yield from notes(table, period)
@@ -135,7 +144,7 @@ def notes(table: PriceTable, period: Period) -> Iterator[str]:
         yield f"note: days were closed by different rules: {', '.join(methods)}"
     if not table.billed:
         yield "note: for showback: prices are of the price table, not of an invoice"
-    yield f"note: all shares together are exact to {hours_text(period.bound)} GPU-hours"
+    yield f"note: all shares together are exact to {bound_text(period.bound)} GPU-hours"
     if period.above:
         yield f"note: use above what was held, in no line: {hours_text(period.above)} GPU-hours"
     if period.outside:
