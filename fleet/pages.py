@@ -17,7 +17,7 @@ from fleet.history import HistoryView, of_gpu, of_namespace, of_pod
 from fleet.measured import MeasuredSource, use_document, used_of_gpus
 from fleet.nodes import NodesView, nodes_view, used_on
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
-from fleet.problems import FleetProblem, problems
+from fleet.problems import FleetProblem, is_only_absent, problems
 from fleet.repairs import Repairs
 from fleet.rights import RIGHTS
 from fleet.snapshot import FleetSnapshot
@@ -48,6 +48,16 @@ class Answered:
     def problems(self) -> tuple[FleetProblem, ...]:
         """What needs action, the worst first."""
         return problems(self.snapshot)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read; also what a dump does not have, which is no problem."""
+        absent = (
+            ": ".join((finding.about, *finding.evidence))
+            for finding in self.snapshot.diagnosis.findings
+            if is_only_absent(self.snapshot, finding)
+        )
+        return (*self.snapshot.notes, *absent)
 
     @cached_property
     def groups(self) -> tuple[SimilarPods, ...]:
@@ -117,7 +127,7 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
         nodes_view(snapshot, answered.problems, answered.used, query),
         tuple(snapshot.groups["namespace"].groups),
         tuple(each for each in snapshot.diagnosis.findings if each.reason == "installed"),
-        snapshot.notes,
+        answered.notes,
     )
 
 
@@ -182,7 +192,7 @@ def pod(answered: Answered, names: Sequence[str], query: Mapping[str, str]) -> P
     return PodView(
         explanation,
         holdings,
-        answered.problems_of(lambda each: (each.namespace, each.name) == (namespace, name)),
+        answered.problems_of(lambda each: each.is_about_pod(namespace, name)),
         use_document(measured.pods.get(uid)) if measured else None,
         answered.history(of_pod(uid), query) if uid else None,
     )
@@ -232,7 +242,7 @@ def node(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> Node
         found,
         tuple(each for each in answered.snapshot.inspect.nvidia if each.node == name),
         answered.snapshot.answers.node(name),
-        answered.problems_of(lambda each: name in (each.node, each.name)),
+        answered.problems_of(lambda each: each.is_on_node(name)),
         used_on(found, answered.used),
     )
 
@@ -260,12 +270,12 @@ def gpu(answered: Answered, names: Sequence[str], query: Mapping[str, str]) -> G
     device = next((each for each in devices if name in (each.uuid, each.name)), None)
     if found is None or device is None:
         return None
-    known_as = (name, device.name)
+    known_as = {device.uuid, device.name} - {""}
     return GpuView(
         node_name,
         device,
         answered.snapshot.answers.gpu(node_name, device.uuid or device.name),
-        answered.problems_of(lambda each: each.kind == "Device" and each.name in known_as),
+        answered.problems_of(lambda each: each.is_about_gpu(node_name, known_as)),
         used_on(structs.replace(found, devices=[device]), answered.used),
         answered.history(of_gpu(device.uuid), query) if device.uuid else None,
     )
@@ -318,7 +328,7 @@ def namespace(
         found,
         tuple(each for each in queues if each.name.startswith(f"{name}/")),
         answered.explained(own[:MOST_GROUPS]),
-        answered.problems_of(lambda each: each.namespace == name),
+        answered.problems_of(lambda each: each.is_in_namespace(name)),
         answered.history(of_namespace(name), query),
     )
 
@@ -383,7 +393,7 @@ def what_is_read(answered: Answered, _: Sequence[str], __: Mapping[str, str]) ->
         RightView(each.group, each.resource, each.namespace, each.name, each.verbs, each.need)
         for each in RIGHTS
     )
-    return ReadView(snapshot.name, snapshot.is_dump, snapshot.source, snapshot.notes, rights)
+    return ReadView(snapshot.name, snapshot.is_dump, snapshot.source, answered.notes, rights)
 
 
 # ---------------------------------------------------------------- the table

@@ -4,8 +4,9 @@ A problem is of the command that reports it. Several of one object are one line:
 and the codes of the others.
 """
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -16,12 +17,16 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Effect, Rule
 from reconciler.report.document import EntryDocument
 from reconciler.rules.conflicts import CAUSES
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.limit_verdict import LimitReason, LimitState
 from vgpu.model.documentation import page
-from vgpucli.doctor.model import Severity
+from vgpu.model.reasons import Explained
+from vgpu.model.units import rounded_size
+from vgpu.quota.resources import amount_text
+from vgpucli.doctor.model import DoctorReason, Severity
 from vgpucli.doctor.report import FindingDocument
-from vgpucli.inspect.document import ConflictDocument, NodeDocument
+from vgpucli.inspect.document import ConflictDocument, NodeDocument, PodName
 from vgpucli.inspect.groups import GroupDocument, LimitDocument
 
 SEVERITIES: Final[Mapping[str, Severity]] = {
@@ -70,6 +75,18 @@ NEEDS_ACTION: Final = frozenset({Severity.ERROR.value, Severity.WARNING.value})
 """The severities that the first sentence counts."""
 
 
+_PODS: Final = (ObjectKind.POD, ObjectKind.SHARE_POD)
+
+
+class FleetObject(msgspec.Struct, frozen=True, rename="camel"):
+    """An object that a problem is about; ``node`` tells devices of the same name apart."""
+
+    kind: str
+    namespace: str
+    name: str
+    node: str = ""
+
+
 class FleetProblem(msgspec.Struct, frozen=True, rename="camel"):
     """One object with what is wrong with it.
 
@@ -86,6 +103,7 @@ class FleetProblem(msgspec.Struct, frozen=True, rename="camel"):
         command: what to type for more.
         runbook: the page about it, "" if there is none.
         also: the codes of its other problems.
+        objects: the other objects that it is about, such as the pods that share a GPU.
     """
 
     severity: str
@@ -102,6 +120,37 @@ class FleetProblem(msgspec.Struct, frozen=True, rename="camel"):
     command: str = ""
     runbook: str = ""
     also: tuple[str, ...] = ()
+    objects: tuple[FleetObject, ...] = ()
+
+    @property
+    def of_all(self) -> tuple[FleetObject, ...]:
+        """All objects that it is about."""
+        return (FleetObject(self.kind, self.namespace, self.name, self.node), *self.objects)
+
+    def is_about_pod(self, namespace: str, name: str) -> bool:
+        """Whether it is about the pod or the SharePod of this name."""
+        return any(
+            each.kind in _PODS and (each.namespace, each.name) == (namespace, name)
+            for each in self.of_all
+        )
+
+    def is_about_gpu(self, node: str, names: Collection[str]) -> bool:
+        """Whether it is about the GPU of a node, which has these names."""
+        return any(
+            each.kind == ObjectKind.DEVICE and each.node == node and each.name in names
+            for each in self.of_all
+        )
+
+    def is_on_node(self, node: str) -> bool:
+        """Whether it is about the node, or about something on it."""
+        return any(
+            each.node == node or (each.kind == ObjectKind.NODE and each.name == node)
+            for each in self.of_all
+        )
+
+    def is_in_namespace(self, namespace: str) -> bool:
+        """Whether it is about an object of the namespace."""
+        return any(each.namespace == namespace for each in self.of_all)
 
     @property
     def text(self) -> str:
@@ -123,7 +172,8 @@ def problems(snapshot: FleetSnapshot) -> tuple[FleetProblem, ...]:
 def _joined(of_object: list[FleetProblem]) -> FleetProblem:
     worst, *others = sorted(of_object, key=_rank)
     codes = dict.fromkeys(each.code for each in others if each.code != worst.code)
-    return msgspec.structs.replace(worst, also=tuple(codes))
+    objects = dict.fromkeys(other for each in of_object for other in each.objects)
+    return msgspec.structs.replace(worst, also=tuple(codes), objects=tuple(objects))
 
 
 def _rank(problem: FleetProblem) -> tuple[int, float, str, str]:
@@ -133,18 +183,25 @@ def _rank(problem: FleetProblem) -> tuple[int, float, str, str]:
 
 def _all(snapshot: FleetSnapshot) -> Iterator[FleetProblem]:
     plan = snapshot.plan
-    for entry in (*plan.actions, *plan.skipped, *plan.findings):
-        yield _of_entry(entry)
-    reported = {_key(entry) for entry in (*plan.actions, *plan.skipped, *plan.findings)}
+    entries = (*plan.actions, *plan.skipped, *plan.findings)
+    reported: dict[_Key, list[FleetObject]] = {_key(entry): [] for entry in entries}
+    holders = _holders(snapshot)
     for conflict in snapshot.inspect.conflicts:
-        if not _is_reported(conflict, reported):
-            yield _of_conflict(conflict)
+        objects = _objects(conflict, holders)
+        keys = _keys(conflict) & reported.keys()
+        for key in keys:
+            reported[key] += objects
+        if not keys:
+            yield _of_conflict(conflict, objects)
+    for entry in entries:
+        yield _of_entry(entry, tuple(reported[_key(entry)]))
     for finding in snapshot.diagnosis.findings:
-        if finding.severity in NEEDS_ACTION:
+        if finding.severity in NEEDS_ACTION and not is_only_absent(snapshot, finding):
             yield _of_finding(finding)
     for node in snapshot.inspect.nodes:
+        yield from _of_node(node)
         yield from _of_limits(node)
-    over = {entry.name for entry in plan.findings if entry.rule == Rule.OVER_QUOTA}
+    over = {entry.namespace for entry in entries if entry.rule == Rule.OVER_QUOTA}
     for group in snapshot.groups["namespace"].groups:
         if group.name not in over:
             yield from _of_quota(group)
@@ -152,12 +209,15 @@ def _all(snapshot: FleetSnapshot) -> Iterator[FleetProblem]:
 
 # ---------------------------------------------------------------- findings
 
+_Key = tuple[str, str, str]
+"""A rule, a node, and the UID or name of an object."""
 
-def _key(entry: EntryDocument) -> tuple[str, str, str]:
+
+def _key(entry: EntryDocument) -> _Key:
     return entry.rule, entry.node, entry.uid or entry.name
 
 
-def _of_entry(entry: EntryDocument) -> FleetProblem:
+def _of_entry(entry: EntryDocument, objects: tuple[FleetObject, ...]) -> FleetProblem:
     effect = ""
     if entry.skip is not None:
         effect = f"{entry.skip}: {entry.skip_detail or entry.skip_explanation}"
@@ -178,6 +238,17 @@ def _of_entry(entry: EntryDocument) -> FleetProblem:
         command_for(entry.kind, entry.namespace, entry.name, entry.node),
         page(f"runbooks/{entry.rule}"),
         entry.also,
+        _others(entry.kind, entry.namespace, entry.name, objects),
+    )
+
+
+def _others(
+    kind: str, namespace: str, name: str, objects: Iterable[FleetObject]
+) -> tuple[FleetObject, ...]:
+    """The objects without the one of this name, each once."""
+    own = kind, namespace, name
+    return tuple(
+        each for each in dict.fromkeys(objects) if (each.kind, each.namespace, each.name) != own
     )
 
 
@@ -200,16 +271,48 @@ def command_for(kind: str, namespace: str, name: str, node: str = "") -> str:
 # ---------------------------------------------------------------- conflicts
 
 
-def _is_reported(conflict: ConflictDocument, reported: set[tuple[str, str, str]]) -> bool:
-    """Whether a rule reports it: of its device, or of its pod."""
+def _keys(conflict: ConflictDocument) -> set[_Key]:
+    """What a rule's report of it may be: of its device, or of a pod."""
     if conflict.type not in _RULES:
-        return False
-    about = {conflict.device, *((conflict.pod.uid,) if conflict.pod else ())}
-    about |= {statement.pod.uid for statement in conflict.statements}
-    return any((_RULES[conflict.type], conflict.node, each) in reported for each in about)
+        return set()
+    about = {conflict.device, *(pod.uid for pod in _pods(conflict))}
+    return {(_RULES[conflict.type], conflict.node, each) for each in about}
 
 
-def _of_conflict(conflict: ConflictDocument) -> FleetProblem:
+def _pods(conflict: ConflictDocument) -> Iterator[PodName]:
+    if conflict.pod is not None:
+        yield conflict.pod
+    yield from (statement.pod for statement in conflict.statements)
+
+
+_Holders = Mapping[tuple[str, str], list[PodName]]
+
+
+def _holders(snapshot: FleetSnapshot) -> _Holders:
+    """The pods that hold each device, by its node and each of its names."""
+    found: dict[tuple[str, str], list[PodName]] = {}
+    for node in snapshot.inspect.nodes:
+        for device in node.devices:
+            pods = [held.pod for held in device.holdings]
+            found |= {(node.name, name): pods for name in (device.uuid, device.name) if name}
+    return found
+
+
+def _objects(conflict: ConflictDocument, holders: _Holders) -> tuple[FleetObject, ...]:
+    """Its device and its pods; of a device as a whole all pods that hold it."""
+    pods = list(_pods(conflict))
+    if conflict.pod is None:
+        pods += holders.get((conflict.node, conflict.device), [])
+    of_pods = (
+        FleetObject(ObjectKind.POD.value, pod.namespace, pod.name, conflict.node) for pod in pods
+    )
+    if not conflict.device:
+        return tuple(of_pods)
+    device = FleetObject(ObjectKind.DEVICE.value, "", conflict.device, conflict.node)
+    return (device, *of_pods)
+
+
+def _of_conflict(conflict: ConflictDocument, objects: tuple[FleetObject, ...]) -> FleetProblem:
     severity = Severity.INFO if conflict.type in REMARKS else Severity.WARNING
     if conflict.pod is not None:
         about = ObjectKind.POD, conflict.pod.namespace, conflict.pod.name
@@ -228,6 +331,37 @@ def _of_conflict(conflict: ConflictDocument) -> FleetProblem:
         conflict.detail,
         command=command_for(about[0].value, about[1], about[2], conflict.node),
         runbook=page("troubleshooting"),
+        objects=_others(*about, objects),
+    )
+
+
+# ---------------------------------------------------------------- nodes and GPUs
+
+
+def _of_node(node: NodeDocument) -> Iterator[FleetProblem]:
+    """A node that is not ready, and each of its GPUs that is unhealthy."""
+    if not node.known:
+        return
+    if not node.ready:
+        yield _ill(ClosedReason.NOT_READY, ObjectKind.NODE, node.name, node.name)
+    for device in node.devices:
+        if not device.healthy:
+            name = device.uuid or device.name
+            yield _ill(ConflictKind.DEVICE_UNHEALTHY, ObjectKind.DEVICE, name, node.name)
+
+
+def _ill(reason: Explained, kind: ObjectKind, name: str, node: str) -> FleetProblem:
+    return FleetProblem(
+        Severity.ERROR.value,
+        kind.value,
+        "",
+        name,
+        node,
+        "inspect",
+        reason.value,
+        reason.explanation,
+        command=command_for(kind, "", name, node),
+        runbook=page("explain"),
     )
 
 
@@ -267,9 +401,27 @@ def _of_limits(node: NodeDocument) -> Iterator[FleetProblem]:
 # ---------------------------------------------------------------- doctor, quotas
 
 
+def is_only_absent(snapshot: FleetSnapshot, finding: FindingDocument) -> bool:
+    """Whether a dump does not have something, which is no problem of the cluster."""
+    return snapshot.is_dump and finding.reason == DoctorReason.NOT_READ
+
+
+_ABOUT: Final = re.compile(
+    r"(ClusterRole|ConfigMap|CustomResourceDefinition|DaemonSet|Deployment|Lease|Namespace|Node|Pod"
+    r"|ReplicaSet|ServiceAccount|StatefulSet|(?:Mutating|Validating)WebhookConfiguration)"
+    r" (?:([a-z0-9.-]+)/)?([^\s/]+)"
+)
+"""An object in ``about`` of doctor's findings, such as ``DaemonSet kube-system/plugin``."""
+
+
+def _object_of(about: str) -> tuple[str, str, str]:
+    """The kind, namespace and name of an object that a text names; any other text is the name."""
+    match = _ABOUT.fullmatch(about)
+    return ("", "", about) if match is None else (match[1], match[2] or "", match[3])
+
+
 def _of_finding(finding: FindingDocument) -> FleetProblem:
-    kind, _, name = finding.about.rpartition(" ")
-    namespace, _, own = name.rpartition("/")
+    kind, namespace, own = _object_of(finding.about)
     return FleetProblem(
         finding.severity,
         kind,
@@ -298,7 +450,12 @@ def _of_quota(group: GroupDocument) -> Iterator[FleetProblem]:
             "inspect",
             Rule.OVER_QUOTA.value,
             Rule.OVER_QUOTA.explanation,
-            f"{limit.resource}: {limit.used} of {limit.limit} ({limit.declared_in})",
+            f"{limit.resource}: {_amount(limit, limit.used)} of {_amount(limit, limit.limit)}"
+            f" ({limit.declared_in})",
             command=command_for(ObjectKind.NAMESPACE.value, "", group.name),
             runbook=page("runbooks/over_quota"),
         )
+
+
+def _amount(limit: LimitDocument, amount: int) -> str:
+    return amount_text(limit.resource, amount, rounded_size)
