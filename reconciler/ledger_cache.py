@@ -25,6 +25,7 @@ from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.quota.resources import Amounts
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.kai.groups import Place
 from vgpu.schemes.registry import UnitBytes, registry
 
 
@@ -44,13 +45,17 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     held: tuple[tuple[Pod, Amounts], ...] = ()
 
 
+_Settings = tuple[tuple[SchemeCodec, ...], UnitBytes, bool, frozenset[Place]]
+"""What all ledgers depend on."""
+
+
 class LedgerCache:
     """Keeps a cluster's allocation records. One thread calls ``ledgers``."""
 
     def __init__(self, *, keeps_held: bool = False) -> None:
         """Nothing is known yet. ``keeps_held``: keep what each pod holds, too."""
         self._keeps_held = keeps_held
-        self._settings: tuple[tuple[SchemeCodec, ...], UnitBytes, bool] = ((), {}, False)
+        self._settings: _Settings = ((), {}, False, frozenset())
         self._pages: dict[str, _Page] = {}
 
     @property
@@ -73,6 +78,7 @@ class LedgerCache:
         *,
         resource_claims: ClusterResourceClaims | None = None,
         lists_all: bool = False,
+        doubted_groups: frozenset[Place] = frozenset(),
     ) -> dict[str, Ledger]:
         """The ledgers in which something is wrong, by node; arguments as of
         :func:`vgpu.ledger.cluster.cluster`. ``unit_bytes`` are the units in force.
@@ -83,7 +89,7 @@ class LedgerCache:
             resource_claims or ClusterResourceClaims(), all_pods
         )
         codecs_now, units = tuple(codecs), unit_bytes or {}
-        settings = codecs_now, units, lists_reservations
+        settings = codecs_now, units, lists_reservations, doubted_groups
         if settings != self._settings:
             self._settings, self._pages = settings, {}
         unhealthy_by_node = unhealthy or {}
@@ -106,6 +112,7 @@ class LedgerCache:
                     text,
                     own_resource_claims,
                     lists_reservations=lists_reservations,
+                    doubted_groups=doubted_groups,
                 )
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)

@@ -39,6 +39,7 @@ from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.resource_names import settle_by_cluster, unknown_names
 from vgpu.quota.limits import NamespaceQuota, cluster_quotas, has_gpu_admission
+from vgpu.schemes.kai.groups import doubted_groups
 from vgpu.schemes.registry import registry
 
 _OBSERVED: Final = (
@@ -307,6 +308,7 @@ def cluster_view(
             schemes.unit_bytes,
             resource_claims=objects.resource_claims,
             lists_all=lists_all,
+            doubted_groups=doubted_groups(objects.pods),
         )
         doubts = ledger_cache.doubts
     else:

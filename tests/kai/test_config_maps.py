@@ -82,14 +82,19 @@ def test_the_reservation_pod_is_trusted_more_and_a_difference_is_a_conflict():
         assert [conflict.kind for conflict in ledger.conflicts] == kinds
 
 
+SPACE = "kai-resource-reservation"
+
+
 @pytest.mark.parametrize(
-    ("others", "token", "lists_all"),
-    [((), "", False), (("kube-system",), "", True), (("team-b",), "", False),
-     (("kai-scheduler",), "", True), (("kai-scheduler",), "more", False)],
+    ("others", "token", "space", "lists_all"),
+    [((), "", SPACE, False), (("kube-system",), "", SPACE, True), (("team-b",), "", SPACE, False),
+     (("kai-scheduler",), "", SPACE, True), (("kai-scheduler",), "more", SPACE, False),
+     (("kai-scheduler",), "", "default", False), (("kube-system", SPACE), "", "default", True)],
 )  # fmt: skip
-def test_a_dump_shows_by_its_namespaces_that_it_has_all_pods(others, token, lists_all):
+def test_a_dump_shows_by_its_namespaces_that_it_has_all_pods(others, token, space, lists_all):
     pod = sample.pod("train", "kai", None, ASKS, labels={"runai-gpu-group": "g"})
     items = [pod, *(sample.pod("other", "kai", namespace=each) for each in others)]
+    items.append({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": space}})
     listed = {"kind": "List", "apiVersion": "v1", "metadata": {"continue": token}, "items": items}
     assert decode_dump(json.dumps(listed).encode()).lists_all is lists_all
 

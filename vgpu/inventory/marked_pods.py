@@ -29,7 +29,7 @@ def has_only_marks(pod: Pod, codecs: Iterable[SchemeCodec]) -> bool:
         return False
     if pod.uses_resource_claims or not holds_devices(pod) or not marks_of(pod):
         return False
-    if other_scheduler(pod) is not None or registry().keeps_for_others(pod):
+    if pod.group_gpus or other_scheduler(pod) is not None or registry().keeps_for_others(pod):
         return False
     try:
         return all(codec.claim(pod) is None for codec in codecs)

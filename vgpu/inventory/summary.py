@@ -17,6 +17,7 @@ from vgpu.inventory.free_capacity import (
     free_capacities,
     units_left,
 )
+from vgpu.inventory.kai_shares import held_by_kai, unchecked_note
 from vgpu.inventory.marked_pods import marked_note
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
@@ -39,7 +40,7 @@ from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.kai.groups import is_reservation, reserved_gpu
+from vgpu.schemes.kai.groups import doubted_groups, is_reservation, reserved_gpu
 from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.registry import UnitBytes, registry
 
@@ -105,6 +106,7 @@ def inventory(
         lists_all=objects.lists_all,
         bind_requests=objects.bind_requests,
         config_maps=objects.config_maps,
+        doubted_groups=doubted_groups(objects.pods),
     )
     placing = scheduler_schemes(schemes.unit_bytes)
     placements = cluster_views(
@@ -125,22 +127,18 @@ def inventory(
         msgspec.structs.replace(view, unit_confirmed=view.node.name not in doubtful)
         for view in views
     )
+    kai_uids = held_by_kai(ledgers.ledgers.values())
     notes = [
         *_malformed_note(objects.malformed),
         *schemes.notes,
         *doubt_notes(doubts),
         *marked_note(objects.pods),
+        *unchecked_note(schemes.pods, lists_all=objects.lists_all),
     ]
     offers = NodeOffers(scheduling) if scheduling.nodes else None
     probes = capacity_probes(pending, pods_by_node_uid(schemes.pods), placing, offers)
     capacities = tuple(free_capacities(views, probes))
     nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
-    held = {
-        holding.pod.uid
-        for ledger in ledgers.ledgers.values()
-        for holding in ledger.holdings
-        if holding.scheme is KAI
-    }
     reservations = filter(registry().is_reservation, objects.pods)
     return Inventory(
         views,
@@ -149,7 +147,7 @@ def inventory(
         tuple(notes),
         pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
         nvidia_devices(objects.nodes, (*nvidia, *reservations)),
-        other_pods(pod for pod in objects.pods if node_uid(pod) not in held),
+        other_pods(pod for pod in objects.pods if node_uid(pod) not in kai_uids),
         probes,
     )
 

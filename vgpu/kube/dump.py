@@ -40,7 +40,7 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.schemes.kai.config_map import is_shared_gpu
 from vgpu.schemes.kai.groups import groups_of
-from vgpu.schemes.kai.keys import KAI_NAMESPACE
+from vgpu.schemes.kai.keys import KAI_NAMESPACE, RESERVATION_NAMESPACES
 from vgpu.schemes.name_evidence import (
     HAMI_LABEL,
     VOLCANO_CONFIG,
@@ -128,10 +128,14 @@ class Dump(msgspec.Struct, frozen=True):
     def lists_all(self) -> bool:
         """Whether it shows that it has the pods of all namespaces, where one is in a GPU group.
 
-        Such a list has pods of the system, and of others. Without these nothing is known.
+        Such a list has pods of the system, and of others; lists of two namespaces look the same.
+        So the namespace of reservation pods must be there, too: itself, or one of its pods.
         """
+        names = {*(each.name for each in self.namespaces), *self.pod_namespaces}
         has_system = not _OF_SYSTEM.isdisjoint(self.pod_namespaces)
-        return self.has_whole_groups and has_system and len(self.pod_namespaces) > 1
+        has_reservations = not RESERVATION_NAMESPACES.isdisjoint(names)
+        is_of_several = has_system and len(self.pod_namespaces) > 1
+        return self.has_whole_groups and is_of_several and has_reservations
 
     @property
     def is_foreign(self) -> bool:

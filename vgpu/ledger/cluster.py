@@ -1,6 +1,7 @@
 """A ledger for each node of a cluster, from the API server's nodes and pods alone. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -32,6 +33,7 @@ from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.counted_claims import OTHER_AMOUNT
 from vgpu.schemes.kai.config_map import ConfigMaps
+from vgpu.schemes.kai.groups import Place
 from vgpu.schemes.kubeshare.node import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
 from vgpu.schemes.registry import registry
@@ -69,6 +71,7 @@ def cluster(
     lists_all: bool = False,
     bind_requests: Iterable[BindRequest] = (),
     config_maps: ConfigMaps = NO_CONFIG_MAPS,
+    doubted_groups: AbstractSet[Place] = frozenset(),
 ) -> ClusterLedgers:
     """The ledger of every node.
 
@@ -77,7 +80,8 @@ def cluster(
     ConfigMaps, by node. ``nvidia.com/gpu`` is HAMi's on a node with HAMi's annotations. On other
     nodes it is NVIDIA's own, and no container waits for it here. ``lists_all`` is whether these are
     certainly the pods of all namespaces. ``bind_requests`` and ``config_maps`` are those
-    of KAI Scheduler.
+    of KAI Scheduler, and ``doubted_groups`` are
+    :func:`~vgpu.schemes.kai.groups.doubted_groups` of all pods, also of those that share nothing.
     """
     all_codecs = tuple(codecs)
     by_node: dict[str, list[_Read]] = {}
@@ -112,6 +116,7 @@ def cluster(
             lists_reservations=lists_reservations,
             promised_to=promised_to,
             config_maps=config_maps,
+            doubted_groups=doubted_groups,
         )
         for node in all_nodes
     }
@@ -126,6 +131,7 @@ def cluster(
             lists_reservations=lists_reservations,
             promised_to=promised_to,
             config_maps=config_maps,
+            doubted_groups=doubted_groups,
         )
     return ClusterLedgers(
         ledgers,
@@ -147,6 +153,7 @@ def node_ledger(
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
     *,
     lists_reservations: bool = False,
+    doubted_groups: AbstractSet[Place] = frozenset(),
 ) -> Ledger:
     """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
@@ -161,6 +168,7 @@ def node_ledger(
         unhealthy,
         resource_claims,
         lists_reservations=lists_reservations,
+        doubted_groups=doubted_groups,
     )
 
 
@@ -174,6 +182,7 @@ def _ledger(
     lists_reservations: bool = False,
     promised_to: Mapping[str, BindRequest] = NO_PROMISES,
     config_maps: ConfigMaps = NO_CONFIG_MAPS,
+    doubted_groups: AbstractSet[Place] = frozenset(),
 ) -> Ledger:
     registrations, unreadable = registered(node, codecs)
     pods = _sized(node, pods, registrations, codecs)
@@ -204,6 +213,7 @@ def _ledger(
         promised_to={
             group for pod in here for group in promised_groups(pod, promised_to[pod.ref.uid])
         },
+        doubted=doubted_groups,
     )
     statements += (
         promised(pod, promised_to[pod.ref.uid], (each for each, _ in pods), node) for pod in here

@@ -24,6 +24,8 @@ from vgpu.model.units import MIB, count
 from vgpu.schemes.kai.config_map import ConfigMaps, config_map_names, visible_gpus
 from vgpu.schemes.kai.groups import (
     GpuGroups,
+    Place,
+    doubted_groups,
     gpu_groups,
     groups_of,
     is_reservation,
@@ -83,6 +85,7 @@ def group_evidence(
     *,
     lists_all: bool,
     promised_to: AbstractSet[str] = frozenset(),
+    doubted: AbstractSet[Place] = frozenset(),
 ) -> GroupEvidence:
     """The evidence of a node's pods, which are :func:`~vgpu.schemes.kai.groups.resolved`.
 
@@ -90,8 +93,10 @@ def group_evidence(
     ``node`` comes first, as it does for KAI. ``granted`` are the devices that the kubelet has
     allocated, by the UID of the reservation pod. ``lists_all`` is whether no reservation pod of
     the node is missing among the pods, and ``promised_to`` are groups that pods will have.
+    ``doubted`` are :func:`~vgpu.schemes.kai.groups.doubted_groups` of further pods.
     """
-    groups = gpu_groups(pods)
+    here = tuple(pods)
+    groups = gpu_groups(here)
     if not (groups.reservations or groups.tenants):
         return NO_GROUPS
     label, by_uuid = label_mib(node), sizes or {}
@@ -111,7 +116,7 @@ def group_evidence(
         tuple(statements),
         tuple(_devices(groups, node)),
         (
-            *_of_groups(groups, lists_all=lists_all),
+            *_of_groups(groups, doubted | doubted_groups(here), lists_all=lists_all),
             *_of_reservations(groups, granted, promised_to),
             *_of_gpus(groups),
             *_of_tenants(living, label),
@@ -390,11 +395,14 @@ def _as_counted(share: Share, sizes: tuple[int, int] | None) -> Share:
 # ---------------------------------------------------------------- what is wrong
 
 
-def _of_groups(groups: GpuGroups, *, lists_all: bool) -> Iterator[GroupProblem]:
+def _of_groups(
+    groups: GpuGroups, doubted: AbstractSet[Place], *, lists_all: bool
+) -> Iterator[GroupProblem]:
     """Groups without a reservation pod, and groups with several GPUs."""
     for (node, group), pods in sorted(groups.tenants.items()):
         living = [pod for pod in pods if holds_devices(pod) and pod.deleted_at is None]
-        if living and lists_all and (node, group) not in groups.reservations:
+        is_missing = lists_all and (node, group) not in groups.reservations
+        if living and is_missing and (node, group) not in doubted:
             yield GroupProblem(
                 ConflictKind.GROUP_UNRESERVED,
                 _ref(living[0]),

@@ -18,6 +18,7 @@ from msgspec import structs
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.schemes.kai.keys import (
+    FRACTIONS,
     GPU_GROUP,
     RESERVATION,
     RESERVATION_NAME,
@@ -50,6 +51,30 @@ def is_reservation(pod: Pod) -> bool:
     if pod.ref.namespace not in RESERVATION_NAMESPACES:
         return False
     return RESERVATION in pod.labels.items() or GPU_GROUP in pod.labels
+
+
+def resembles_reservation(pod: Pod) -> bool:
+    """Whether a pod of another namespace may keep a GPU, since KAI has a flag for its name.
+
+    Whoever writes labels and annotations can make a pod look so: it shows nothing but a doubt.
+    """
+    asks = any(key in pod.annotations for key in FRACTIONS)
+    has_marks = RESERVATION in pod.labels.items() or RESERVED_GPU in pod.annotations
+    return bool(groups_of(pod)) and has_marks and not asks
+
+
+def doubted_groups(pods: Iterable[Pod]) -> frozenset[Place]:
+    """The groups of pods that look as reservation pods in a namespace of another name.
+
+    Any tenant may write such marks, so that they are no proof of a GPU. But a group of which there
+    is such a pod is not known to have no reservation pod.
+    """
+    return frozenset(
+        (pod.node, group)
+        for pod in pods
+        if pod.labels and pod.node and not is_reservation(pod) and resembles_reservation(pod)
+        for group in groups_of(pod)
+    )
 
 
 def may_be_reservation(ref: PodRef) -> bool:
