@@ -72,7 +72,7 @@ def unreadable(dumps: Iterable[Dump], kinds: Iterable[ApiKind[Any]]) -> Iterator
     names = {kind.name for kind in kinds}
     for bad in {(bad.kind, bad.ref): bad for dump in dumps for bad in dump.malformed}.values():
         if bad.kind in names:
-            yield f"{bad.kind} {bad.name} cannot be read: {bad.detail}"
+            yield f"{bad.title} cannot be read: {bad.detail}"
 
 
 def once(objects: Iterable[Any]) -> tuple[Any, ...]:
@@ -158,9 +158,7 @@ def listed(
     if any(page.malformed for page in pages):
         unread.add(kind.name)
     notes += (
-        f"{kind.name} {bad.ref.name} cannot be read: {bad.detail}"
-        for page in pages
-        for bad in page.malformed
+        f"{bad.title} cannot be read: {bad.detail}" for page in pages for bad in page.malformed
     )
     return tuple(each for page in pages for each in page.objects)
 

@@ -11,6 +11,7 @@ from vgpu.quota.check import Overrun
 from vgpu.quota.queue_amounts import QueueNumbers, queue_numbers
 from vgpu.quota.queues import all_queues
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
+from vgpu.quota.whole_gpus import with_whole_gpus
 from vgpu.schemes.registry import registry
 
 _NONE: Final[Amounts] = {GPUS: 0, MEMORY: 0, CORES: 0}
@@ -59,7 +60,8 @@ def queues_of(cluster_index: ClusterIndex) -> QueueNumbers:
     snapshot = cluster_index.snapshot
     if not cluster_index.has(Coverage.PODS):
         return QueueNumbers()
-    queues = all_queues(snapshot.kueue, snapshot.volcano, snapshot.held, snapshot.unit_bytes)
+    held = with_whole_gpus(snapshot.held, snapshot.pods, snapshot.nodes)
+    queues = all_queues(snapshot.kueue, snapshot.volcano, held, snapshot.unit_bytes)
     return queue_numbers(queues) if queues.are_read else QueueNumbers()
 
 

@@ -75,7 +75,7 @@ def document(objects, folder):
 
 
 def numbers(objects, folder):
-    """What metrics have of the queues."""
+    """What metrics have of the queues; a plan has all pods, and a dump may have none."""
     read = from_files((written(objects, folder),), queues=True)
     view, _ = queues_view(read, Units())
     found = queue_numbers(view.queues)
@@ -84,6 +84,7 @@ def numbers(objects, folder):
         (each.queue.level, each.queue.name, each.resource.flavor, each.resource.resource, kind): n
         for each in found.amounts
         for kind, n in each.amounts.items()
+        if read.pods_read or kind is not AmountKind.HELD
     }
 
 
@@ -268,6 +269,76 @@ def test_queues_that_were_not_read_are_no_remark_and_have_no_limit(tmp_path, kin
     assert of_team["parent"] == "a"
     limits = {quota["limit"]["value"] for quota in of_team["quotas"]}
     assert (limits == {None}) != is_known
+
+
+def changed(objects, change):
+    """A copy of the objects, after ``change`` of each."""
+    objects = json.loads(json.dumps(objects))
+    for obj in objects:
+        change(obj)
+    return objects
+
+
+def of_queue(shown, name, amount):
+    """An amount of a queue of a document, by resource."""
+    (queue,) = (each for each in shown["queues"] if each["name"] == name)
+    return {each["resource"]: each[amount] for each in queue["quotas"]}
+
+
+def test_a_cluster_queue_that_cannot_be_read_makes_the_limits_of_its_cohort_unknown(tmp_path):
+    def breaks(obj):
+        if (obj["kind"], obj["metadata"]["name"]) == ("ClusterQueue", "b"):
+            obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "9e99"
+
+    objects = changed(after(STRICT), breaks)
+    shown = document(objects, tmp_path)
+    for name in ("org", "ml", "a", "team-a/main"):
+        for amount in ("limit", "lent"):
+            assert {each["value"] for each in of_queue(shown, name, amount).values()} == {None}
+    sources = {each["source"] for each in of_queue(shown, "a", "limit").values()}
+    assert sources == {"not all ClusterQueues were read"}
+    dump = written(objects, tmp_path)
+    explained = json.loads(run("explain", "workload", "team-c/head", "-o", "json", "--from", dump))
+    assert "insufficient unused quota for nvidia.com/gpu" in explained["conclusion"]
+    assert "0 free" not in json.dumps(explained)
+
+
+def test_a_workload_that_cannot_be_read_is_a_note_with_its_namespace(tmp_path):
+    def breaks(obj):
+        if obj["kind"] == "Workload" and obj["metadata"]["name"].startswith("job-fits"):
+            usage = obj["status"]["admission"]["podSetAssignments"][0]["resourceUsage"]
+            usage["nvidia.com/gpu"] = "-1"
+
+    notes = document(changed(after("its_pods_run"), breaks), tmp_path)["notes"]
+    assert any(each.startswith("Workload team-a/job-fits-") for each in notes)
+
+
+def test_whole_gpus_of_nvidias_plugin_are_held_and_their_memory_is_unknown(tmp_path):
+    def whole(obj):
+        marks = obj["metadata"].get("annotations", {})
+        if obj["kind"] == "Node":
+            obj["metadata"]["annotations"] = {}
+            for field in ("capacity", "allocatable"):
+                obj["status"][field]["nvidia.com/gpu"] = "8"
+        if obj["kind"] == "Pod":
+            for key in [each for each in marks if each.startswith("hami.io")]:
+                del marks[key]
+            for container in obj["spec"]["containers"]:
+                for amounts in container.get("resources", {}).values():
+                    for part in ("gpumem", "gpucores"):
+                        amounts.pop(f"nvidia.com/{part}", None)
+
+    shown = document(changed(after("its_pods_run"), whole), tmp_path)
+    for name in ("team-a/main", "a", "ml"):
+        held = {key: each["value"] for key, each in of_queue(shown, name, "held").items()}
+        assert held == {"nvidia.com/gpu": 2, "nvidia.com/total-gpumem": None}
+    assert {each["value"] for each in of_queue(shown, "b", "held").values()} == {0}
+
+
+def test_without_pods_nothing_is_known_to_be_held(tmp_path):
+    shown = document(after(STRICT, without={"Pod"}), tmp_path)
+    held = [quota["held"] for queue in shown["queues"] for quota in queue["quotas"]]
+    assert {(each["value"], each["source"]) for each in held} == {(None, "the pods were not read")}
 
 
 def test_queues_of_two_dumps_count_once(tmp_path):

@@ -101,6 +101,8 @@ def _unread_above(tree: QuotaTree, name: QuotaName, kueue: KueueObjects) -> str:
     unread = kueue.unread
     if QuotaLevel.COHORT in path and COHORTS.name in unread:
         return "Cohorts were not read"
+    if QuotaLevel.COHORT in path and CLUSTER_QUEUES.name in unread:
+        return "not all ClusterQueues were read"
     if path[-1] is QuotaLevel.LOCAL_QUEUE and unread & {CLUSTER_QUEUES.name, LOCAL_QUEUES.name}:
         return "the ClusterQueue was not read"
     return ""

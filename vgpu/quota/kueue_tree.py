@@ -19,7 +19,7 @@ from vgpu.kube.quantities import is_extended
 from vgpu.model.objects import Pod
 from vgpu.quota.kueue_config import KueueConfig
 from vgpu.quota.quota_units import quota_unit
-from vgpu.quota.resources import Amounts, plus
+from vgpu.quota.resources import MEMORY, UNKNOWN_MEMORY, Amounts, plus
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 
 CLUSTER_QUEUE_LABEL: Final = "kueue.x-k8s.io/cluster-queue-name"
@@ -279,6 +279,7 @@ class _Flavors:
         return parts
 
     def _of(self, workload: QueuedWorkload | None, resource: str) -> str:
+        resource = MEMORY if resource == UNKNOWN_MEMORY else resource
         reserved = () if workload is None else workload.reserved
         flavors: set[str] = set()
         for stands_for in (

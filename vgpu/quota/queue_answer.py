@@ -254,13 +254,20 @@ def _by_quota(
     never = _least(queue, pod_sets, lambda key: _limits(tree, queue.name, key))
     short = never or _least(queue, pod_sets, lambda key: _rooms(tree, queue.name, key))
     if short is not None:
-        if short.level.level is QuotaLevel.COHORT and COHORTS.name in kueue.unread:
-            return _by_words(workload, COHORTS.name, short.level.text)
+        if short.level.level is QuotaLevel.COHORT and (unread := _unread_beside(kueue)):
+            return _by_words(workload, unread, short.level.text)
         reason = QueueReason.NO_QUOTA if never is None else QueueReason.NEVER_FITS
         return _refused(kueue, tree, workload, reason, short)
-    return _by_order(kueue, workload, queue) or QueueAnswer(
-        reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED)
-    )
+    ordered = _by_order(kueue, workload, queue)
+    if ordered is None and queue.cohort and CLUSTER_QUEUES.name in kueue.unread:
+        return _by_words(workload, CLUSTER_QUEUES.name, f"Cohort {queue.cohort}")
+    return ordered or QueueAnswer(reported or QueueReason.OTHER, _message(workload, QUOTA_RESERVED))
+
+
+def _unread_beside(kueue: KueueObjects) -> str:
+    """The kind that decides what a cohort has and of which not all was read; "" if all was."""
+    kinds = (COHORTS.name, CLUSTER_QUEUES.name)
+    return next((each for each in kinds if each in kueue.unread), "")
 
 
 def _set_aside(workload: QueuedWorkload) -> QueueAnswer:

@@ -15,7 +15,7 @@ import msgspec
 from vgpu.kube.kueue_kinds import CPU
 from vgpu.model.units import MIB, MILLI_PER_PERCENT
 from vgpu.quota.kueue_config import KueueConfig
-from vgpu.quota.resources import CORES, GPUS, MEMORY
+from vgpu.quota.resources import CORES, GPUS, MEMORY, UNKNOWN_MEMORY
 from vgpu.schemes.registry import UnitBytes, names_of
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
@@ -34,8 +34,10 @@ class QuotaUnit(msgspec.Struct, frozen=True):
     size: Fraction = Fraction(1)
 
     def of_ledger(self, amounts: Mapping[str, int]) -> int | None:
-        """An amount of the ledger in this unit, rounded up; None if the ledger has none."""
+        """An amount of the ledger in this unit, rounded up; None if it has not all of it."""
         if not self.amount or not self.size:
+            return None
+        if self.amount == MEMORY and amounts.get(UNKNOWN_MEMORY):
             return None
         return ceil(amounts.get(self.amount, 0) / self.size)
 

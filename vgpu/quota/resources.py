@@ -23,6 +23,9 @@ GPUS: Final = "gpus"
 MEMORY: Final = "memory"
 CORES: Final = "cores"
 
+UNKNOWN_MEMORY: Final = "gpus of unknown memory"
+"""Whole GPUs whose memory is not known: a sum with some is no amount of memory."""
+
 OWN_RESOURCES: Final = (GPUS, MEMORY, CORES)
 """The resources that a Namespace's annotations limit."""
 

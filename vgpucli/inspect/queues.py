@@ -27,6 +27,7 @@ from vgpu.quota.queues import Queues, all_queues
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 from vgpu.quota.volcano_lines import volcano_remarks
 from vgpu.quota.volcano_tree import queue_name
+from vgpu.quota.whole_gpus import with_whole_gpus
 from vgpu.schemes.registry import registry
 from vgpucli.document_output import print_document
 from vgpucli.group_usage import MeasuredUse
@@ -47,6 +48,7 @@ class QueuesView(msgspec.Struct, frozen=True):
 
     queues: Queues
     findings: tuple[FoundInQueues, ...] = ()
+    pods_read: bool = True
 
     @property
     def systems(self) -> list[str]:
@@ -82,7 +84,8 @@ def queues_view(
     nodes = read.objects.nodes
     ledgers = cluster_ledgers(nodes, schemes.pods, schemes.codecs, read.objects.unhealthy)
     accounts = pod_accounts(nodes, ledgers.ledgers, schemes.pods, schemes.codecs)
-    held = [(each.pod, each.held) for each in accounts if each.phase is not None]
+    recorded = [(each.pod, each.held) for each in accounts if each.phase is not None]
+    held = [*with_whole_gpus(recorded, read.objects.pods, nodes)]
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
     queues = all_queues(read.kueue, read.volcano, held, unit_bytes, driver)
@@ -96,7 +99,7 @@ def queues_view(
         read.as_of,
     )
     notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes)
-    view = QueuesView(queues, queue_findings(evidence))
+    view = QueuesView(queues, queue_findings(evidence), read.pods_read)
     return view, (*notes, *([read.volcano.scheduler.text] if read.volcano.has_queues else ()))
 
 
@@ -291,8 +294,17 @@ def _inactive(view: QueuesView, name: QuotaName) -> str:
     return ""
 
 
+_NO_PODS: Final = "the pods were not read"
+
+
 def _quotas(view: QueuesView, node: QuotaNode) -> list[QuotaDocument]:
-    return [_quota(line) for line in view.queues.lines(node)]
+    quotas = [_quota(line) for line in view.queues.lines(node)]
+    if view.pods_read:
+        return quotas
+    return [
+        msgspec.structs.replace(each, held=AmountDocument(None, each.held.unit, _NO_PODS))
+        for each in quotas
+    ]
 
 
 def _quota(line: QueueLine) -> QuotaDocument:
