@@ -123,13 +123,18 @@ def _order(line: _Line) -> tuple[bool, tuple[str, ...], str, str, str]:
     return share is None, msgspec.structs.astuple(share) if share else (), part, model, mig_profile
 
 
-def _exactness(shares: Iterable[ShareDay]) -> dict[ShareKey | None, Exactness]:
+def _exactness(shares: Sequence[ShareDay]) -> dict[ShareKey | None, Exactness]:
     """Of each share, and of all together, for what is unsold."""
     sums: dict[ShareKey | None, Exactness] = {}
     for row in shares:
         of_row = Exactness(row.bound, row.normalised, row.over_committed)
-        for name in (row.share, None):
-            sums[name] = sums.get(name, NO_BOUND) + of_row
+        known = sums.get(row.share)
+        sums[row.share] = of_row if known is None else known + of_row
+    sums[None] = Exactness(
+        sum(row.bound for row in shares),
+        sum(row.normalised for row in shares),
+        sum(row.over_committed for row in shares),
+    )
     return sums
 
 

@@ -80,7 +80,8 @@ class BillLine(msgspec.Struct):
         before = self._of_device.get(share)
         self._of_device[share] = now
         if now != before:
-            self.exactness = (self.exactness or NO_BOUND) + now - (before or NO_BOUND)
+            added = now if before is None else now - before
+            self.exactness = added if self.exactness is None else self.exactness + added
 
 
 def lines(charges: Iterable[Charge], by: str) -> list[BillLine]:
