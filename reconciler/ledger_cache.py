@@ -45,7 +45,7 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     held: tuple[tuple[Pod, Amounts], ...] = ()
 
 
-_Settings = tuple[tuple[SchemeCodec, ...], UnitBytes, bool, frozenset[Place]]
+_Settings = tuple[tuple[SchemeCodec, ...], UnitBytes, tuple[bool, bool], frozenset[Place]]
 """What all ledgers depend on."""
 
 
@@ -55,7 +55,7 @@ class LedgerCache:
     def __init__(self, *, keeps_held: bool = False) -> None:
         """Nothing is known yet. ``keeps_held``: keep what each pod holds, too."""
         self._keeps_held = keeps_held
-        self._settings: _Settings = ((), {}, False, frozenset())
+        self._settings: _Settings = ((), {}, (False, False), frozenset())
         self._pages: dict[str, _Page] = {}
 
     @property
@@ -89,7 +89,7 @@ class LedgerCache:
             resource_claims or ClusterResourceClaims(), all_pods
         )
         codecs_now, units = tuple(codecs), unit_bytes or {}
-        settings = codecs_now, units, lists_reservations, doubted_groups
+        settings = codecs_now, units, (lists_all, lists_reservations), doubted_groups
         if settings != self._settings:
             self._settings, self._pages = settings, {}
         unhealthy_by_node = unhealthy or {}
@@ -112,6 +112,7 @@ class LedgerCache:
                     text,
                     own_resource_claims,
                     lists_reservations=lists_reservations,
+                    lists_tenants=lists_all,
                     doubted_groups=doubted_groups,
                 )
                 sizes = {name: sizes_by_scheme(ledger.holdings)}

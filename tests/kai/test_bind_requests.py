@@ -70,7 +70,7 @@ def test_a_pod_that_is_bound_holds_what_its_labels_say():
 def test_a_reservation_pod_whose_first_pod_is_being_bound_is_used():
     objects = Objects((kai_node(),), (reservation(), WAITS))
     for requests, kinds in (((PROMISED,), []), ((), [ConflictKind.RESERVATION_UNUSED])):
-        whole = Objects(objects.nodes, objects.pods, bind_requests=requests)
+        whole = Objects(objects.nodes, objects.pods, bind_requests=requests, lists_all=True)
         (view,) = inventory(whole, Units()).nodes
         assert [conflict.kind for conflict in view.ledger.conflicts] == kinds
 

@@ -30,6 +30,7 @@ from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.scheduling_objects import SchedulingObjects
 from vgpu.ledger import Conflict, Ledger
 from vgpu.ledger.cluster import ClusterLedgers, cluster
+from vgpu.ledger.conflict_kinds import OF_GPU_GROUPS
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import node_uid, pods_by_node_uid
 from vgpu.model.names import PodRef, Scheme
@@ -192,6 +193,8 @@ def _views(
         schemes.update(holding.scheme for holding in ledger.holdings)
         schemes.update(wanted.scheme for wanted in ledger.waiting)
         schemes.update(malformed.scheme for malformed in ledger.malformed)
+        if any(each.kind in OF_GPU_GROUPS for each in ledger.conflicts):
+            schemes.add(KAI)
         if ledger.devices and name in publishing:
             schemes.add(Scheme.DRA)
         if ledger.devices or schemes:

@@ -134,8 +134,8 @@ class Dump(msgspec.Struct, frozen=True):
         names = {*(each.name for each in self.namespaces), *self.pod_namespaces}
         has_system = not _OF_SYSTEM.isdisjoint(self.pod_namespaces)
         has_reservations = not RESERVATION_NAMESPACES.isdisjoint(names)
-        is_of_several = has_system and len(self.pod_namespaces) > 1
-        return self.has_whole_groups and is_of_several and has_reservations
+        has_others = bool(self.pod_namespaces - RESERVATION_NAMESPACES - _OF_SYSTEM)
+        return self.has_whole_groups and has_system and has_others and has_reservations
 
     @property
     def is_foreign(self) -> bool:

@@ -136,7 +136,13 @@ def of_groups(evidence: Evidence) -> Iterator[Conflict]:
     """What is wrong with GPU groups."""
     for problem in dict.fromkeys(evidence.group_problems):
         yield Conflict(
-            problem.kind, problem.device, problem.pod, problem.container, detail=problem.detail
+            problem.kind,
+            problem.device,
+            problem.pod,
+            problem.container,
+            detail=problem.detail,
+            group=problem.group,
+            members=problem.members,
         )
 
 

@@ -11,6 +11,7 @@ from vgpu.kube.kai_kinds import BindRequest
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
 from vgpu.ledger.from_kai import (
+    awaited_groups,
     configured,
     group_evidence,
     promised,
@@ -93,6 +94,7 @@ def cluster(
         resource_claims or ClusterResourceClaims(), all_pods
     )
     promised_to = promises(all_pods, bind_requests)
+    labelled = awaited_groups(all_pods)
     for pod in all_pods:
         if not holds_devices(pod) and not registry().is_reservation(pod):
             continue
@@ -114,7 +116,9 @@ def cluster(
             unhealthy_gpus.get(node.name, ""),
             resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
             lists_reservations=lists_reservations,
+            lists_tenants=lists_all,
             promised_to=promised_to,
+            labelled=labelled,
             config_maps=config_maps,
             doubted_groups=doubted_groups,
         )
@@ -129,7 +133,9 @@ def cluster(
             "",
             own_resource_claims,
             lists_reservations=lists_reservations,
+            lists_tenants=lists_all,
             promised_to=promised_to,
+            labelled=labelled,
             config_maps=config_maps,
             doubted_groups=doubted_groups,
         )
@@ -153,12 +159,19 @@ def node_ledger(
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
     *,
     lists_reservations: bool = False,
+    lists_tenants: bool = False,
     doubted_groups: AbstractSet[Place] = frozenset(),
+    promised_to: Mapping[str, BindRequest] = NO_PROMISES,
+    config_maps: ConfigMaps = NO_CONFIG_MAPS,
+    labelled: AbstractSet[str] = frozenset(),
 ) -> Ledger:
     """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
     ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
-    ``lists_reservations`` is whether no reservation pod of the node is missing among the pods.
+    ``lists_reservations`` is whether no reservation pod of the node is missing among the pods,
+    ``lists_tenants`` whether no pod of a GPU group is. ``promised_to`` are KAI's BindRequests
+    (:func:`~vgpu.ledger.from_kai.promises`), and ``labelled`` the groups of pods without a node
+    (:func:`~vgpu.ledger.from_kai.awaited_groups`).
     """
     readings = [(pod, read_pod(pod, codecs, node.advertised or None)) for pod in pods]
     return _ledger(
@@ -168,7 +181,11 @@ def node_ledger(
         unhealthy,
         resource_claims,
         lists_reservations=lists_reservations,
+        lists_tenants=lists_tenants,
         doubted_groups=doubted_groups,
+        promised_to=promised_to,
+        config_maps=config_maps,
+        labelled=labelled,
     )
 
 
@@ -180,7 +197,9 @@ def _ledger(
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
     *,
     lists_reservations: bool = False,
+    lists_tenants: bool = False,
     promised_to: Mapping[str, BindRequest] = NO_PROMISES,
+    labelled: AbstractSet[str] = frozenset(),
     config_maps: ConfigMaps = NO_CONFIG_MAPS,
     doubted_groups: AbstractSet[Place] = frozenset(),
 ) -> Ledger:
@@ -210,8 +229,10 @@ def _ledger(
         (pod for pod, _ in pods),
         node,
         lists_all=lists_reservations,
+        lists_tenants=lists_tenants,
         promised_to={
-            group for pod in here for group in promised_groups(pod, promised_to[pod.ref.uid])
+            *labelled,
+            *(group for pod in here for group in promised_groups(pod, promised_to[pod.ref.uid])),
         },
         doubted=doubted_groups,
     )

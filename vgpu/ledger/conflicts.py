@@ -19,6 +19,8 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
         container: its name, "" for a whole pod, or several containers.
         statements: those that conflict, the most trusted first.
         detail: the details beyond the kind, as text.
+        group: the GPU group; "" of a conflict that is about none.
+        members: the pods of the group, of which ``pod`` may be one.
     """
 
     kind: ConflictKind
@@ -27,3 +29,5 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
     container: str = ""
     statements: tuple[Statement, ...] = ()
     detail: str = ""
+    group: str = ""
+    members: tuple[PodRef, ...] = ()

@@ -84,6 +84,7 @@ def group_evidence(
     granted: Mapping[str, frozenset[str]] | None = None,
     *,
     lists_all: bool,
+    lists_tenants: bool = True,
     promised_to: AbstractSet[str] = frozenset(),
     doubted: AbstractSet[Place] = frozenset(),
 ) -> GroupEvidence:
@@ -92,7 +93,8 @@ def group_evidence(
     ``sizes`` are the MiB of the node's GPUs by UUID, where the driver was asked; the label of the
     ``node`` comes first, as it does for KAI. ``granted`` are the devices that the kubelet has
     allocated, by the UID of the reservation pod. ``lists_all`` is whether no reservation pod of
-    the node is missing among the pods, and ``promised_to`` are groups that pods will have.
+    the node is missing among the pods, ``lists_tenants`` whether no pod of a group is, and
+    ``promised_to`` are groups that pods will have.
     ``doubted`` are :func:`~vgpu.schemes.kai.groups.doubted_groups` of further pods.
     """
     here = tuple(pods)
@@ -117,7 +119,7 @@ def group_evidence(
         tuple(_devices(groups, node)),
         (
             *_of_groups(groups, doubted | doubted_groups(here), lists_all=lists_all),
-            *_of_reservations(groups, granted, promised_to),
+            *_of_reservations(groups, granted, promised_to if lists_tenants else None),
             *_of_gpus(groups),
             *_of_tenants(living, label),
         ),
@@ -199,6 +201,12 @@ def promised_groups(pod: Pod, bind_request: BindRequest) -> tuple[str, ...]:
     A BindRequest that was replaced meanwhile may name other groups than the binder has used.
     """
     return groups_of(pod) or bind_request.groups
+
+
+def awaited_groups(pods: Iterable[Pod]) -> frozenset[str]:
+    """The groups of living pods without a node, whose label the binder has written already."""
+    waiting = (pod for pod in pods if not pod.node and pod.labels and holds_devices(pod))
+    return frozenset(group for pod in waiting for group in groups_of(pod))
 
 
 def promises(pods: Iterable[Pod], bind_requests: Iterable[BindRequest]) -> dict[str, BindRequest]:
@@ -370,7 +378,9 @@ def node_groups(
     is_blind = pods is None or not lists_all
     reserved = frozenset[str]().union(*granted.values()) if is_blind else frozenset[str]()
     of_pods = {uid: frozenset(devices) for uid, devices in granted.items()}
-    evidence = group_evidence(pods or (), node, sizes(), of_pods, lists_all=lists_all)
+    evidence = group_evidence(
+        pods or (), node, sizes(), of_pods, lists_all=lists_all, lists_tenants=lists_all
+    )
     tenants = frozenset(uid for uid, pod in seen.items() if groups_of(pod)) - reservations
     return NodeGroups(reservations, reserved, evidence, tenants, frozenset(seen) - tenants)
 
@@ -407,8 +417,10 @@ def _of_groups(
                 ConflictKind.GROUP_UNRESERVED,
                 _ref(living[0]),
                 detail=f"group {group} of {_named(living)} has no reservation pod on this node",
+                group=group,
+                members=tuple(map(_ref, living)),
             )
-    for (_, group), pods in sorted(groups.reservations.items()):
+    for (node, group), pods in sorted(groups.reservations.items()):
         living = [pod for pod in pods if holds_devices(pod)]
         gpus = {reserved_gpu(pod) for pod in pods} - {""}
         if len(living) > 1 or len(gpus) > 1:
@@ -420,15 +432,20 @@ def _of_groups(
                     f"group {group} has {count(len(pods), 'reservation pod')} on"
                     f" {count(len(gpus), 'GPU')}{on}"
                 ),
+                group=group,
+                members=_tenants_of(groups, node, group),
             )
 
 
 def _of_reservations(
     groups: GpuGroups,
     granted: Mapping[str, frozenset[str]] | None,
-    promised_to: AbstractSet[str],
+    promised_to: AbstractSet[str] | None,
 ) -> Iterator[GroupProblem]:
-    """Reservation pods that have ended, that nobody uses, or that the kubelet gave another GPU."""
+    """Reservation pods that have ended, that nobody uses, or that the kubelet gave another GPU.
+
+    Without ``promised_to`` it is not known who uses them.
+    """
     for place, pods in sorted(groups.reservations.items()):
         group = place[1]
         tenants = [pod for pod in groups.tenants.get(place, ()) if holds_devices(pod)]
@@ -443,13 +460,16 @@ def _of_reservations(
                     _ref(pod),
                     device=gpu,
                     detail=f"{of_group} is {pod.phase}{reason}{sent}",
+                    group=group,
+                    members=_tenants_of(groups, *place),
                 )
-            elif gpu and not tenants and group not in promised_to:
+            elif gpu and not tenants and promised_to is not None and group not in promised_to:
                 yield GroupProblem(
                     ConflictKind.RESERVATION_UNUSED,
                     _ref(pod),
                     device=gpu,
-                    detail=f"{of_group} keeps {gpu}, and no pod has this group",
+                    detail=f"{of_group} keeps {gpu}, and no pod of the node has this group",
+                    group=group,
                 )
             has = (granted or {}).get(node_uid(pod))
             if has and gpu and gpu not in has and holds_devices(pod):
@@ -461,7 +481,14 @@ def _of_reservations(
                         f"{of_group} reports {gpu} by {RESERVED_GPU}, and the kubelet has allocated"
                         f" {', '.join(sorted(has))} to it"
                     ),
+                    group=group,
+                    members=_tenants_of(groups, *place),
                 )
+
+
+def _tenants_of(groups: GpuGroups, node: str, group: str) -> tuple[PodRef, ...]:
+    """The living pods of a group."""
+    return tuple(_ref(pod) for pod in groups.tenants.get((node, group), ()) if holds_devices(pod))
 
 
 def _of_gpus(groups: GpuGroups) -> Iterator[GroupProblem]:
@@ -480,6 +507,13 @@ def _of_gpus(groups: GpuGroups) -> Iterator[GroupProblem]:
                 detail=(
                     f"groups {', '.join(found)} have reservation pods on {gpu}:"
                     f" {_named(found.values())}"
+                ),
+                members=tuple(
+                    dict.fromkeys(
+                        pod
+                        for group, reservation in found.items()
+                        for pod in _tenants_of(groups, reservation.node, group)
+                    )
                 ),
             )
 

@@ -153,6 +153,8 @@ class GroupProblem(msgspec.Struct, frozen=True, gc=False):
     detail: str
     device: str = ""
     container: str = ""
+    group: str = ""
+    members: tuple[PodRef, ...] = ()
 
 
 class Evidence(msgspec.Struct, frozen=True):
