@@ -23,6 +23,7 @@ from vgpu.quota.usage import (
     usage_of_shares,
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.other_schedulers import fraction_requests
 from vgpu.schemes.pod_requests import unknown_shares
 from vgpu.schemes.registry import registry
@@ -173,7 +174,13 @@ def _account(
         for holding in of_pod
     }
     phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.ASSUMED
-    if pod.group_gpus or any(request.memory_bytes is None for each in requests for request in each):
+    of_kai = pod.group_gpus or any(
+        holding.scheme is KAI
+        for on_node in holdings.values()
+        for _, of_pod in on_node
+        for holding in of_pod
+    )
+    if of_kai or any(request.memory_bytes is None for each in requests for request in each):
         requested = {**requested, MEMORY: max(requested.get(MEMORY, 0), usage.total.get(MEMORY, 0))}
     return PodAccount(pod, requested, usage, phase)
 

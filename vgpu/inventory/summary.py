@@ -17,11 +17,16 @@ from vgpu.inventory.free_capacity import (
     free_capacities,
     units_left,
 )
-from vgpu.inventory.kai_shares import held_by_kai, unchecked_note
+from vgpu.inventory.kai_shares import (
+    gpus_of_kai,
+    held_by_kai,
+    held_on_unknown_gpus,
+    unchecked_note,
+)
 from vgpu.inventory.marked_pods import marked_note
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.inventory.nvidia import is_on_unknown_gpu, nvidia_devices, on_unknown_gpus
+from vgpu.inventory.nvidia import is_on_unknown_gpu, nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.pending import pending_containers
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
@@ -41,7 +46,7 @@ from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.kai.groups import doubted_groups, is_reservation, reserved_gpu
+from vgpu.schemes.kai.groups import doubted_groups, is_reservation
 from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.registry import UnitBytes, registry
 
@@ -181,10 +186,9 @@ def _views(
     for pod in objects.pods:
         if pod.node and (pod.ref.uid in detected.nvidia or is_on_unknown_gpu(pod)):
             of_nvidia.setdefault(pod.node, []).append(pod)
-    reserved: dict[str, dict[str, str]] = {}
-    for pod in objects.pods:
-        if gpu := reserved_gpu(pod) if is_reservation(pod) else "":
-            reserved.setdefault(pod.node, {})[gpu] = KAI.value
+    reservations: dict[str, list[Pod]] = {}
+    for pod in filter(is_reservation, objects.pods):
+        reservations.setdefault(pod.node, []).append(pod)
     left = units_left(objects.nodes, objects.pods)
     publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
@@ -202,6 +206,7 @@ def _views(
             ordered = tuple(scheme for scheme in known_schemes if scheme in schemes)
             systems = tuple(row.name for row in registry().rows if row.has_devices(node))
             placement = placements.get(name, _NOT_PLACED)
+            of_kai = gpus_of_kai(ledger, reservations.get(name, ()))
             yield NodeView(
                 node,
                 ordered,
@@ -213,21 +218,11 @@ def _views(
                 systems=systems,
                 of_other_systems={
                     **of_other_systems(node, ledger, systems, schemes, detected.codecs),
-                    **reserved.get(name, {}),
+                    **of_kai,
                 },
                 units_left=left.get(name, {}),
-                of_nvidia=on_unknown_gpus(
-                    of_nvidia.get(name, ()), _without(ledger, reserved.get(name, {}))
-                ),
+                of_nvidia=held_on_unknown_gpus(ledger, of_nvidia.get(name, ()), of_kai),
             )
-
-
-def _without(ledger: Ledger, reserved: Collection[str]) -> Ledger:
-    """The ledger without GPUs that reservation pods have: the plugin gives them to nobody else."""
-    if not reserved:
-        return ledger
-    devices = tuple(entry for entry in ledger.devices if entry.device.name not in reserved)
-    return replace(ledger, devices=devices)
 
 
 def of_other_systems(

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.model import ObjectKind
+from vgpu.inventory.kai_shares import held_by_kai
 from vgpu.inventory.nvidia import (
     is_on_unknown_gpu,
 )
@@ -13,6 +14,7 @@ from vgpu.kube.installation import ReportedNode
 from vgpu.ledger.from_resource_claims import (
     ClusterResourceClaims,
 )
+from vgpu.model.objects import Pod
 from vgpu.placement.result import PlacementRefusal
 from vgpucli.doctor.components import HAMIS
 from vgpucli.explain.free_units import (
@@ -121,12 +123,17 @@ def in_the_way(cluster: KnownCluster, evidence: KnownPod) -> InTheWay:
         on_unknown_gpus=tuple(
             f"{each.ref.namespace}/{each.ref.name}"
             for each in cluster.read.objects.pods
-            if each.node in names and is_on_unknown_gpu(each)
+            if each.node in names and is_on_unknown_gpu(each) and not _is_placed(cluster, each)
         ),
         unallocatable=()
         if isinstance(demanded, PlacementRefusal)
         else tuple(unallocatable(fitting, demanded[1]))[:MOST_LISTED],
     )
+
+
+def _is_placed(cluster: KnownCluster, pod: Pod) -> bool:
+    """Whether the ledger of its node has the GPUs of a pod of KAI Scheduler."""
+    return pod.kubelet_uid in held_by_kai([cluster.ledger(pod.node)])
 
 
 def _webhooks(cluster: KnownCluster, evidence: KnownPod) -> PodWebhooks:

@@ -3,14 +3,18 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from msgspec import structs
+
 from reconciler.model import ObjectKind
 from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Units, detect_schemes
 from vgpu.kube.closed_nodes import with_all_allocatable
+from vgpu.kube.kai_kinds import BindRequest
 from vgpu.kube.kueue_kinds import QueuedWorkload
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
+from vgpu.ledger.from_kai import awaited_groups, promises
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     NodeResourceClaims,
@@ -29,6 +33,8 @@ from vgpu.placement.dialects import (
 from vgpu.quota.kueue_tree import kueue_tree
 from vgpu.quota.queue_answer import QueueAnswer, queue_answer
 from vgpu.quota.tree import QuotaTree
+from vgpu.schemes.kai.groups import doubted_groups
+from vgpu.schemes.registry import registry
 from vgpucli.explain.cluster_objects import ClusterObjects
 from vgpucli.explain.near_findings import NearFindings
 from vgpucli.prediction import ReadObjects, filled_cache
@@ -44,11 +50,13 @@ class KnownCluster:
         policies: PlacementPolicies = PlacementPolicies(),  # noqa: B008 - frozen
     ) -> None:
         """``units`` are the operators' units of memory, ``policies`` those of the scheduler."""
-        self.read = cluster
+        pods = registry().resolved(cluster.objects.pods)
+        self.read = structs.replace(cluster, objects=structs.replace(cluster.objects, pods=pods))
         self.now = cluster.as_of
-        self.schemes: DetectedSchemes = detect_schemes(cluster.objects, units)
+        self.schemes: DetectedSchemes = detect_schemes(self.read.objects, units)
         self.placing = scheduler_schemes(self.schemes.unit_bytes, policies)
         self._policies = policies
+        self._ledgers: dict[str, Ledger] = {}
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name, joined with its SharePod; else the SharePod."""
@@ -109,11 +117,42 @@ class KnownCluster:
 
     def ledger(self, name: str) -> Ledger:
         """The ledger of a node."""
-        pods = [pod for pod in self.pods_at(name) if holds_devices(pod)]
+        if name not in self._ledgers:
+            self._ledgers[name] = self._made_ledger(name)
+        return self._ledgers[name]
+
+    def _made_ledger(self, name: str) -> Ledger:
+        is_reservation = registry().is_reservation
+        pods = [pod for pod in self.pods_at(name) if holds_devices(pod) or is_reservation(pod)]
         node = with_all_allocatable(self.nodes.get(name) or Node(name))
         unhealthy = self.read.objects.unhealthy.get(name, "")
         claims = self.claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
-        return node_ledger(node, pods, self.schemes.codecs, unhealthy, claims)
+        objects, uids = self.read.objects, {pod.ref.uid for pod in pods}
+        promised = {uid: each for uid, each in self._promises.items() if each.node == name}
+        pods += (
+            pod
+            for pod in (self.schemes.pods if promised else ())
+            if pod.ref.uid in promised and pod.ref.uid not in uids
+        )
+        return node_ledger(
+            node,
+            pods,
+            self.schemes.codecs,
+            unhealthy,
+            claims,
+            lists_reservations=objects.lists_all
+            or any(map(registry().is_reservation, self.schemes.pods)),
+            lists_tenants=objects.lists_all,
+            doubted_groups=doubted_groups(objects.pods),
+            promised_to=promised,
+            config_maps=objects.config_maps,
+            labelled=awaited_groups(self.schemes.pods),
+        )
+
+    @cached_property
+    def _promises(self) -> Mapping[str, BindRequest]:
+        """KAI's BindRequests of pods without a node, by the UID of the pod."""
+        return promises(self.schemes.pods, self.read.objects.bind_requests)
 
     @cached_property
     def claims_of_nodes(self) -> Mapping[str, NodeResourceClaims]:

@@ -19,15 +19,21 @@ from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
 from reconciler.rules.conflicts import CAUSES
+from reconciler.rules.findings import of_pod
+from reconciler.rules.kai import CAUSES as KAI_CAUSES
+from reconciler.rules.kai import group_finding
 from vgpu.inventory import DetectedSchemes
-from vgpu.ledger import Conflict, Ledger
+from vgpu.ledger import Conflict, ConflictKind, Ledger
 from vgpu.ledger.cluster import home
+from vgpu.ledger.conflict_kinds import OF_GPU_GROUPS
 from vgpu.ledger.from_api import read_pod
 from vgpu.model.objects import Node, Pod
 from vgpu.quota.check import OVER_QUOTA
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 from vgpucli.explain.cluster_objects import ClusterObjects
+
+PORTION_ZERO: Final = ConflictKind.PORTION_ZERO
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
 """All rules are on, with their default ages: a state that is normal for a while is no finding."""
@@ -119,7 +125,9 @@ class NearFindings:
             resource_quotas=declared,
             dated_by_status=self.cluster.is_dump,
         )
-        view = cluster_view(snapshot, near, schemes, LedgerCache(), whole.unhealthy)
+        view = cluster_view(
+            snapshot, near, schemes, LedgerCache(), whole.unhealthy, lists_all=whole.lists_all
+        )
         return tuple(find(ClusterIndex(view.snapshot, view.codecs), EVERY_RULE))
 
     def _gone_owners(
@@ -143,6 +151,19 @@ def is_about(finding: Finding, pod: Pod) -> bool:
     )
 
 
+def group_findings(ledger: Ledger, pod: Pod) -> Iterator[Finding]:
+    """The findings of the rule kai about the pod and the groups that it is in.
+
+    A portion that is printed as 0.00 keeps no pod from running: its conflict is a remark.
+    """
+    uids = {pod.ref.uid, pod.kubelet_uid}
+    for conflict in ledger.conflicts:
+        cause = KAI_CAUSES.get(conflict.kind)
+        about = {each.uid for each in (conflict.pod, *conflict.members) if each is not None}
+        if cause is not None and conflict.kind is not PORTION_ZERO and about & uids:
+            yield group_finding((conflict,), cause, of_pod(pod), ledger.node, EVERY_RULE)
+
+
 def unreported(
     ledger: Ledger, pod: Pod, held: Collection[str], findings: Iterable[Finding]
 ) -> Iterator[Conflict]:
@@ -156,5 +177,6 @@ def unreported(
         is_own = conflict.pod is not None and conflict.pod.uid in uids
         is_of_device = conflict.pod is None and conflict.device in {*held, ""} and bool(held)
         rule = CAUSES[conflict.kind][0] if conflict.kind in CAUSES else None
-        if (is_own or is_of_device) and rule not in rules:
+        is_found = conflict.kind in OF_GPU_GROUPS and conflict.kind is not PORTION_ZERO
+        if (is_own or is_of_device) and rule not in rules and not is_found:
             yield conflict

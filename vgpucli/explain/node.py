@@ -7,8 +7,9 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.model import ObjectKind
-from reconciler.reasons import Cause
+from reconciler.reasons import Cause, Rule
 from reconciler.rules.conflicts import CAUSES
+from reconciler.rules.kai import CAUSES as GROUP_CAUSES
 from scheduler.filter.refusals import node_lines
 from vgpu.inventory import MaybeHeld, WaitingReason
 from vgpu.kube.closed_nodes import closed_to_new_pods
@@ -22,6 +23,7 @@ from vgpu.model.units import count, count_more, percentage, rounded_size
 from vgpu.placement.node_view import StandingPod, StandingReason
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import ClaimProblem
+from vgpu.schemes.kai.keys import KAI
 from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
@@ -91,7 +93,9 @@ def _steps(evidence: KnownNode) -> tuple[ExplainedStep, ...]:
         _ready(evidence),
         _driver(evidence) or _plugin(evidence),
         _lock(evidence),
-        _with_lost(_with_conflicts_of_gpus(_records(evidence), evidence), evidence),
+        _with_conflicts_of_groups(
+            _with_lost(_with_conflicts_of_gpus(_records(evidence), evidence), evidence), evidence
+        ),
         ExplainedStep(WayStep.FOLDERS, ExplainOutcome.NOT_CHECKED, needs=_ON_NODE),
     )
     findings = [
@@ -289,10 +293,18 @@ def _plugin(evidence: KnownNode) -> ExplainedStep:
 
 
 def _is_served_by_nvidia(evidence: KnownNode) -> bool:
-    """Whether NVIDIA's plugin serves the node's systems, which advertise nothing: KubeShare."""
+    """Whether NVIDIA's plugin serves the node's systems, which advertise nothing themselves."""
     advertised_by = registry().advertised_by
     own = [name for name in evidence.systems if advertised_by.get(name)]
-    return bool(evidence.systems and evidence.observed) and not own
+    if evidence.systems:
+        return bool(evidence.observed) and not own
+    return bool(evidence.observed) and _is_of_kai(evidence)
+
+
+def _is_of_kai(evidence: KnownNode) -> bool:
+    """Whether KAI Scheduler shares all GPUs of the node that are known."""
+    systems = (evidence.of_other_systems.get(each.device.name) for each in evidence.ledger.devices)
+    return set(systems) == {KAI.value}
 
 
 def _units_text(node: Node, name: str, units: int) -> str:
@@ -469,6 +481,17 @@ def _with_conflicts_of_gpus(step: ExplainedStep, evidence: KnownNode) -> Explain
         step,
         remarks=(*step.remarks, *(each for each in reasons if each not in step.remarks)),
         evidence=(*step.evidence, *texts),
+    )
+
+
+def _with_conflicts_of_groups(step: ExplainedStep, evidence: KnownNode) -> ExplainedStep:
+    """The step of a node with the conflicts of GPU groups as remarks."""
+    conflicts = [each for each in evidence.ledger.conflicts if each.kind in GROUP_CAUSES]
+    reasons = (StepReason.of(GROUP_CAUSES[each.kind], Rule.KAI.value) for each in conflicts)
+    return structs.replace(
+        step,
+        remarks=tuple(dict.fromkeys((*step.remarks, *reasons))),
+        evidence=(*step.evidence, *(each.detail for each in conflicts)),
     )
 
 

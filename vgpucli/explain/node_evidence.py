@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from reconciler.model import ObjectKind
 from reconciler.reasons import Cause, Rule
 from vgpu.inventory import of_other_systems
+from vgpu.inventory.kai_shares import gpus_of_kai, held_by_kai, held_on_unknown_gpus
 from vgpu.inventory.nvidia import (
     advertised_units,
     is_on_unknown_gpu,
-    on_unknown_gpus,
 )
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
@@ -42,15 +42,15 @@ def node_evidence(cluster: KnownCluster, node: Node) -> KnownNode:
         (each.pod.namespace, each.pod.name) for each in (() if view is None else view.standing)
     }
     near = cluster.near.findings({node.name}, frozenset(), frozenset())
-    here = [each for each in near if each.object_ref.home == node.name]
+    near_here = [each for each in near if each.object_ref.home == node.name]
     of_node = (
         ObjectKind.NODE,
         ObjectKind.DEVICE,
         ObjectKind.FOLDER,
         ObjectKind.RESOURCE_CLAIM,
     )
-    findings = [each for each in here if each.object_ref.kind in of_node]
-    claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
+    findings = [each for each in near_here if each.object_ref.kind in of_node]
+    claiming = [each for each in near_here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
     claiming += (
         each
         for each in near
@@ -68,6 +68,9 @@ def node_evidence(cluster: KnownCluster, node: Node) -> KnownNode:
         if name in node.allocatable or name in node.capacity
     }
     systems = tuple(row.name for row in registry().rows if row.has_devices(node))
+    here = (pod for pod in cluster.read.objects.pods if pod.node == node.name)
+    of_kai = gpus_of_kai(ledger, here)
+    held_uids = held_by_kai([ledger])
     published = {
         each.driver: len(each.devices)
         for each in cluster.read.objects.resource_claims.slices
@@ -90,7 +93,7 @@ def node_evidence(cluster: KnownCluster, node: Node) -> KnownNode:
                 *of_claims.pods,
                 *_of_nvidia(cluster, node.name),
             )
-            if holds_devices(pod) and other_scheduler(pod) is None
+            if holds_devices(pod) and (other_scheduler(pod) is None or pod.kubelet_uid in held_uids)
         ),
         resources,
         {name: units for name, units in advertised_units(node).items() if name not in resources},
@@ -117,8 +120,8 @@ def node_evidence(cluster: KnownCluster, node: Node) -> KnownNode:
             for each in node_errors(node, cluster.now)
         ),
         cluster.read.pods_read,
-        on_unknown_gpus(_on_unknown_gpus(cluster, node.name), ledger),
-        of_other_systems(node, ledger, systems, present, cluster.schemes.codecs),
+        held_on_unknown_gpus(ledger, _on_unknown_gpus(cluster, node.name), of_kai),
+        {**of_other_systems(node, ledger, systems, present, cluster.schemes.codecs), **of_kai},
     )
 
 

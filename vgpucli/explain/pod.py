@@ -62,6 +62,10 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         system=_system(evidence),
     )
     explanation = concluded(explanation)
+    if not explanation.advice and any(
+        each.kind is ConflictKind.PORTION_ZERO for each in evidence.conflicts
+    ):
+        explanation = structs.replace(explanation, advice=_PORTION_ADVICE)
     if explanation.advice and MIRROR in evidence.pod.annotations:
         return structs.replace(explanation, advice=_STATIC)
     return explanation
@@ -79,6 +83,8 @@ def _system(evidence: KnownPod) -> str:
         return system_title(evidence.demanded[0].row.name)
     return read_system(evidence)
 
+
+_PORTION_ADVICE: Final = "ask for at least 0.01 of a GPU, or for an amount by gpu-memory"
 
 _STATIC: Final = (
     "it is a static pod: correct its manifest on the node (the kubelet's staticPodPath), from which"

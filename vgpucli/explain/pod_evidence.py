@@ -7,6 +7,7 @@ from msgspec import structs
 from reconciler.model import ObjectKind
 from reconciler.reasons import Rule
 from scheduler.cache.scheduler_cache import SchedulerCache
+from vgpu.inventory.kai_shares import held_by_kai
 from vgpu.inventory.nvidia import (
     plugin_refusal,
 )
@@ -36,7 +37,7 @@ from vgpucli.explain.free_units import (
 from vgpucli.explain.in_the_way import in_the_way, installation_errors_of
 from vgpucli.explain.known_cluster import KnownCluster
 from vgpucli.explain.known_objects import KnownPod, NodeAnswer
-from vgpucli.explain.near_findings import is_about, unreported
+from vgpucli.explain.near_findings import group_findings, is_about, unreported
 from vgpucli.explain.pod_claims import free_devices, known_claims
 from vgpucli.explain.queue_evidence import kai_of, kueue_of, pod_group_of
 
@@ -52,6 +53,8 @@ def pod_evidence(cluster: KnownCluster, pod: Pod) -> KnownPod:
         reading, observed = Reading(), pod.requested_units()
         demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
     other = other_scheduler(pod)
+    if other is not None and pod.node and _is_read(cluster, pod):
+        other = None
     if other is not None:
         reading, observed = Reading(), {}
         demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
@@ -72,7 +75,12 @@ def pod_evidence(cluster: KnownCluster, pod: Pod) -> KnownPod:
     is_running = pod.terminal or any(
         status.state is ContainerState.RUNNING for status in pod.statuses
     )
-    own = [each for each in findings if is_about(each, pod) and other is None]
+    own = [
+        each
+        for each in findings
+        if is_about(each, pod) and other is None and each.rule is not Rule.KAI
+    ]
+    own += () if ledger is None else group_findings(ledger, pod)
     nearby = [
         each
         for each in findings
@@ -187,6 +195,11 @@ def _with_placement(
             demand, [cluster.nodes[name] for name in fitting], cluster.schemes.pods
         ),
     )
+
+
+def _is_read(cluster: KnownCluster, pod: Pod) -> bool:
+    """Whether the ledger of its node has the share of a pod of KAI Scheduler."""
+    return pod.kubelet_uid in held_by_kai([cluster.ledger(pod.node)])
 
 
 def _supplied(cluster: KnownCluster, pod: Pod, observed: Mapping[str, int]) -> Mapping[str, int]:

@@ -278,7 +278,7 @@ def _on_unknown_gpus(read: Read) -> Iterator[Unchecked]:
     nodes = {node.name for node in read.objects.nodes if registry().schemes_of(node)}
     pods = sorted(
         f"{pod.ref.namespace}/{pod.ref.name}"
-        for pod in read.objects.pods
+        for pod in registry().resolved(read.objects.pods)
         if pod.node in nodes and is_on_unknown_gpu(pod)
     )
     if pods:
