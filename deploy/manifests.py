@@ -163,6 +163,12 @@ MANIFESTS: Final = {
             }
         },
     ),
+    "fleet.yaml": Manifest(
+        "The page about all shared GPUs. Needs a Secret vgpu-web whose web-config.yaml requires"
+        " TLS, and passwords or client certificates.",
+        ("fleet/rbac", "fleet/deployment"),
+        {"fleet": {"enabled": True}, "web": {"configSecret": "vgpu-web"}},
+    ),
     "feedback.yaml": Manifest(
         "The feedback to HAMi-core, on nodes without HAMi's monitor.",
         ("feedback/serviceaccount", "feedback/daemonset"),

@@ -41,6 +41,7 @@ def test_helm_refuses_wrong_values_by_the_schema(chart):
 
 
 REFUSED = (
+    ({"fleet": {"enabled": True}}, "fleet.enabled: the page shows everything"),
     ({"bill": {"enabled": True}}, "bill.prometheus: give the address of the Prometheus"),
     ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
     ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),

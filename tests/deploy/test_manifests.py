@@ -11,11 +11,13 @@ import yaml
 
 import deviceplugin.flags
 import exporter.flags
+import fleet.main
 import kubeshare.main
 import kubeshare.tokens.main
 import scheduler.main
 import vgpucli.feedback.command
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
+from fleet.rights import RIGHTS as FLEET_RIGHTS
 from grafana.settings import EXPORTER, RECONCILER
 from tests.cluster.extending import MAP_RIGHTS, RIGHTS
 from tests.cluster.kubesharing import NODE_RULES, RULES
@@ -132,6 +134,7 @@ WRITTEN = {
     },
     "tokens": {"/run/vgpu/tokens"},
     "bill": {"/var/lib/vgpu-bill"},
+    "fleet": set(),
 }
 
 
@@ -173,6 +176,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
         "tokens": int(kubeshare.tokens.main.DEFAULT_ADDRESS.rpartition(":")[2]),
+        "fleet": int(fleet.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "feedback": int(vgpucli.feedback.command.DEFAULT_ADDRESS.rpartition(":")[2]),
         "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "controller": int(kubeshare.main.DEFAULT_ADDRESS.rpartition(":")[2]),
@@ -188,7 +192,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
     else:
         port = container["ports"][0]
         assert port["containerPort"] == ports[program]
-    if name == "scheduler.yaml":  # the kubelet has no client certificate
+    if name in ("scheduler.yaml", "fleet.yaml"):  # the kubelet has no client certificate
         port = container["ports"][1]
         assert f"--web.probe-address=:{port['containerPort']}" in container["args"]
     assert container["livenessProbe"]["httpGet"] == {"path": "/-/healthy", "port": port["name"]}
@@ -315,6 +319,30 @@ def test_the_scheduler_may_only_what_it_is_tested_with():
     assert parse(container["args"]).params["lease_namespace"] == NAMESPACE
 
 
+def test_the_fleet_page_may_only_what_its_table_of_rights_has():
+    """But the ConfigMaps of all namespaces, which the chart lets it list in none but one."""
+    granted_rights = {
+        (group, resource, verb)
+        for role in kinds(DOCUMENTS["fleet.yaml"], "Role", "ClusterRole")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    table = {(each.group, each.resource, verb) for each in FLEET_RIGHTS for verb in each.verbs}
+    assert granted_rights == table
+    for role in kinds(DOCUMENTS["fleet.yaml"], "ClusterRole"):
+        maps = [rule for rule in role["rules"] if "configmaps" in rule["resources"]]
+        assert [rule["verbs"] for rule in maps if rule.get("resourceNames")] == [["get"]]
+        assert len(maps) == 1
+
+
+def test_the_fleet_page_is_behind_the_web_configuration():
+    ((_, spec, container),) = containers(DOCUMENTS["fleet.yaml"])
+    assert "--web.config.file=/etc/vgpu-web/web-config.yaml" in container["args"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+
+
 def test_kubeshares_controllers_may_only_what_they_are_tested_with():
     """With no more, tests/cluster/test_kubeshare_controllers.py and test_kubeshare_node.py run."""
     roles = kinds(DOCUMENTS["kubeshare-rbac.yaml"], "ClusterRole", "Role")
@@ -427,6 +455,7 @@ def test_every_port_that_serves_metrics_is_scraped_once():
         for port in container.get("ports", ())
         if not port["name"].endswith("-probe")
     }
+    served.discard(("fleet", "fleet"))  # a page for people, without metrics
     assert set(scraped) == served
     assert len(scraped) == len(served)
 

@@ -20,6 +20,7 @@ OWN = (
     "feedback",
     "tokens",
     "bill",
+    "fleet",
 )
 """First words of our programs' command lines."""
 

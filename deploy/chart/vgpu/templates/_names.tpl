@@ -1,5 +1,5 @@
 {{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node, scheduler,
-kubeshare-controller, kubeshare-node, feedback, tokens, bill. */}}
+kubeshare-controller, kubeshare-node, feedback, tokens, bill, fleet. */}}
 
 {{- define "vgpu.name" -}}
 {{- .Values.nameOverride | default "vgpu" -}}
@@ -63,6 +63,8 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.kubeshare.node.serviceAccount -}}
 {{- else if eq $part "bill" -}}
 {{- toJson $values.bill.serviceAccount -}}
+{{- else if eq $part "fleet" -}}
+{{- toJson $values.fleet.serviceAccount -}}
 {{- else if eq $part "feedback" -}}
 {{- toJson $values.feedback.serviceAccount -}}
 {{- else if eq $part "tokens" -}}

@@ -24,6 +24,9 @@ reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- if .Values.bill.enabled }}
 bill: {api: false, ports: {}}
 {{- end }}
+{{- if .Values.fleet.enabled }}
+fleet: {api: true, ports: {fleet: 9404}}
+{{- end }}
 {{- if .Values.feedback.enabled }}
 feedback: {api: false, ports: {feedback: 9403}}
 {{- end }}
