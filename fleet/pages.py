@@ -34,6 +34,9 @@ FIRST_PROBLEMS: Final = 20
 FIRST_GROUPS: Final = 10
 """Number of groups of pods on the first page."""
 
+FIRST_NODES: Final = 20
+"""Number of nodes, and of namespaces, on the first page."""
+
 MOST_GROUPS: Final = 200
 """Number of groups of pods on a page."""
 
@@ -99,7 +102,7 @@ class _View(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class IndexView(_View, frozen=True):
-    """The first page; ``problems`` and ``similarPods`` are the first ones."""
+    """The first page; problems, groups of pods, nodes and namespaces are the first ones."""
 
     sentence: Sentence
     problems: tuple[FleetProblem, ...]
@@ -116,6 +119,7 @@ class IndexView(_View, frozen=True):
 def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> IndexView:
     """The first page."""
     snapshot, groups = answered.snapshot, answered.groups
+    nodes = nodes_view(snapshot, answered.problems, answered.used, query)
     ill = [each for each in groups if each.tab in (PodTab.WAITING, PodTab.ABNORMAL)]
     return IndexView(
         sentence(answered.problems, groups, answered.models),
@@ -124,8 +128,8 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
         tabs(groups),
         answered.explained(ill[:FIRST_GROUPS]),
         answered.models,
-        nodes_view(snapshot, answered.problems, answered.used, query),
-        tuple(snapshot.groups["namespace"].groups),
+        structs.replace(nodes, rows=nodes.rows[:FIRST_NODES]),
+        tuple(snapshot.groups["namespace"].groups[:FIRST_NODES]),
         tuple(each for each in snapshot.diagnosis.findings if each.reason == "installed"),
         answered.notes,
     )

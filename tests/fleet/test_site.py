@@ -105,3 +105,18 @@ def test_while_reads_fail_the_last_answer_stays_and_has_its_age(written, monkeyp
     assert "Out of date" in body
     assert "the API server does not answer" in body
     assert "2026-09-21 14:13:20 UTC" in body
+
+
+def test_the_first_page_of_a_large_cluster_stays_small(written):
+    nodes = [gpushare_node(f"node-{number}") for number in range(150)]
+    pods = [
+        gpushare_pod(f"p-{number}", f"node-{number}", 4, 0, namespace=f"team-{number}")
+        for number in range(150)
+    ]
+    site = site_of(written([*nodes, *pods]))
+    first = get(site, "/")
+    assert len(first.body) < 100_000
+    view = json.loads(get(site, "/index.json").body)
+    assert (len(view["nodes"]["rows"]), view["nodes"]["total"]) == (20, 150)
+    assert b"All <data" in first.body
+    assert len(json.loads(get(site, "/nodes.json?page=2").body)["rows"]) == 50
