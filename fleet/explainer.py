@@ -3,6 +3,7 @@
 at most MOST_GROUPS groups of a snapshot, within CPU_SECONDS of processor time
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from typing import Final, Self
 
 from fleet.snapshot import FleetSnapshot
 from fleet.waiting import PodTab, similar_pods
+from vgpucli.doctor.answer import error_place
+
+log = logging.getLogger(__name__)
 
 MOST_GROUPS: Final = 50
 """Maximum number of groups that are explained of one snapshot."""
@@ -54,8 +58,11 @@ class Explainer:
                 if self._is_closed:
                     return
                 snapshot, self._wanted = self._wanted, None
-            if snapshot is not None:
-                self._explain_all(snapshot)
+            try:
+                if snapshot is not None:
+                    self._explain_all(snapshot)
+            except Exception as error:  # noqa: BLE001 - the next snapshot is explained
+                log.warning("pods were not explained", extra={"reason": error_place(error)})
 
     def _explain_all(self, snapshot: FleetSnapshot) -> None:
         groups = [group for group in similar_pods(snapshot) if group.tab in EXPLAINED]
@@ -63,5 +70,10 @@ class Explainer:
         for group in groups[:MOST_GROUPS]:
             if self._wanted is not None or self._is_closed or time.thread_time() > end:
                 return
-            snapshot.answers.pod(group.namespace, group.name)
+            try:
+                snapshot.answers.pod(group.namespace, group.name)
+            except Exception as error:  # noqa: BLE001 - whatever it is, other pods are explained
+                snapshot.answers.fail(group.namespace, group.name)
+                names = {"pod": f"{group.namespace}/{group.name}", "reason": error_place(error)}
+                log.warning("the pod was not explained", extra=names)
             self._explained()

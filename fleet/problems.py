@@ -79,7 +79,7 @@ _PODS: Final = (ObjectKind.POD, ObjectKind.SHARE_POD)
 
 
 class FleetObject(msgspec.Struct, frozen=True, rename="camel"):
-    """An object that a problem is about; ``node`` tells devices of the same name apart."""
+    """An object that a problem is about; devices of two nodes may have the same name."""
 
     kind: str
     namespace: str

@@ -117,6 +117,7 @@ class Answers:
         self._evidence = ClusterEvidence(objects.explained, units)
         self._lock = threading.Lock()
         self._made: dict[tuple[str, ...], ExplanationDocument | None] = {}
+        self._failed: set[tuple[str, str]] = set()
 
     def pod(self, namespace: str, name: str) -> ExplanationDocument | None:
         """Of a pod; None if there is none."""
@@ -150,6 +151,14 @@ class Answers:
                 return None, error.message
         notes = (*self._read.notes, *notes, *tolerations_note(found))
         return fit_document(found, requested, None, self._read.as_of, notes), ""
+
+    def fail(self, namespace: str, name: str) -> None:
+        """Remember that an unexpected error has ended the explanation of a pod."""
+        self._failed.add((namespace, name))
+
+    def has_failed(self, namespace: str, name: str) -> bool:
+        """Whether an unexpected error has ended the explanation of a pod."""
+        return (namespace, name) in self._failed
 
     def known_pod(self, namespace: str, name: str) -> ExplanationDocument | None:
         """The explanation of a pod if it was made before; never waits for another one."""

@@ -91,10 +91,17 @@ def with_conclusions(
     """The same with what is explained by now."""
     known = ((each, snapshot.answers.known_pod(each.namespace, each.name)) for each in groups)
     return tuple(
-        msgspec.structs.replace(each, conclusion=explained and explained.conclusion)
+        msgspec.structs.replace(each, conclusion=explained.conclusion)
+        if explained is not None
+        else msgspec.structs.replace(each, conclusion=NOT_EXPLAINED)
+        if snapshot.answers.has_failed(each.namespace, each.name)
+        else each
         for each, explained in known
     )
 
+
+NOT_EXPLAINED: Final = "could not be explained, by an unexpected error of vgpu itself"
+"""In place of the closing sentence of a pod whose explanation has failed."""
 
 _TABS: Final = [tab.value for tab in PodTab]
 

@@ -76,7 +76,7 @@ def test_what_a_dump_does_not_have_is_a_note_and_needs_nobody(written):
     assert "DaemonSets" in shown(site, "/read")
 
 
-def test_nothing_needs_action_is_not_said_where_a_step_fails(written):
+def test_nothing_needs_action_never_stands_beside_a_step_that_fails(written):
     site = site_of(written([volcano_node("v", 1, cordoned=True)]))
     assert view(site, "/nodes/v")["problems"] == []
     assert NOTHING not in shown(site, "/nodes/v")

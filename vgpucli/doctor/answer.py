@@ -95,11 +95,11 @@ def findings_of(
     try:
         findings += run(facts)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks are made
-        findings.append(finding(check, DoctorReason.CHECK_FAILED, name, _text(error)))
+        findings.append(finding(check, DoctorReason.CHECK_FAILED, name, error_place(error)))
     return findings
 
 
-def _text(error: Exception) -> str:
+def error_place(error: Exception) -> str:
     """The type of an error, and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
