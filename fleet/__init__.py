@@ -5,6 +5,7 @@ objects   what is read: from the API server, or from dumps of it
 measured  what pods use on each GPU, by exporters or a Prometheus
 history   what they used before, by a Prometheus
 snapshot  the answers of the commands to these objects, all of one moment
+nvidia    nodes and units of NVIDIA's own device plugin
 repairs   what the reconciler did lately
 rights    with which the API server is read
 keeper    reads again and again, and keeps the newest snapshot

@@ -5,7 +5,7 @@ Each sharing system of the cluster is asked in its own resources and units.
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -56,8 +56,24 @@ def fit_view(snapshot: FleetSnapshot, query: Mapping[str, str]) -> FitView:
     if not memory:
         return FitView(0.0, int(cores), ())
     systems = sorted({room.system for room in snapshot.inspect.free_capacities} & ASKED.keys())
-    found = (_asked(snapshot, system, memory, math.ceil(cores)) for system in systems)
-    return FitView(memory, math.ceil(cores), tuple(found))
+    found = [_asked(snapshot, system, memory, math.ceil(cores)) for system in systems]
+    return FitView(memory, math.ceil(cores), (*found, *_asked_of_nvidia(snapshot)))
+
+
+def _asked_of_nvidia(snapshot: FleetSnapshot) -> Iterator[SystemFit]:
+    """One unit of each resource of NVIDIA's own plugin: it divides no GPU by memory.
+
+    Where another system has the same name for its resource, the command would ask that one.
+    """
+    resources = {each.resource for each in snapshot.inspect.nvidia if each.node}
+    shared = {room.system for room in snapshot.inspect.free_capacities}
+    for resource in sorted(resources):
+        if any(registry().names[each].count == resource for each in shared & ASKED.keys()):
+            continue
+        answer, problem = snapshot.answers.fit({resource: 1})
+        command = shlex.join(["vgpu", "fit", f"--request={resource}=1"])
+        title = f"NVIDIA: {resource}"
+        yield SystemFit(resource, title, command, answer, problem)
 
 
 def _number(text: str, most: int) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from fleet.measured import known_as
 from fleet.problems import NEEDS_ACTION, FleetProblem
 from fleet.snapshot import FleetSnapshot
-from vgpucli.inspect.document import NodeDocument
+from vgpucli.inspect.document import NodeDocument, NvidiaDocument
 
 PAGE: Final = 100
 """Number of nodes on a page."""
@@ -21,11 +21,15 @@ class NodeRow(msgspec.Struct, frozen=True, rename="camel"):
     """A node as ``vgpu inspect`` has it, and the number of problems on it and on its GPUs.
 
     ``used`` are the bytes that its pods use, by GPU; a GPU whose use is unknown is missing.
+    ``nvidia`` is what it has of NVIDIA's own plugin; ``isNvidias`` is a node that ``vgpu inspect``
+    lists there alone.
     """
 
     node: NodeDocument
     problems: int
     used: Mapping[str, int] = {}
+    nvidia: tuple[NvidiaDocument, ...] = ()
+    is_nvidias: bool = False
 
 
 class NodesView(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,16 +76,22 @@ SORTS: Final[Mapping[str, Callable[[NodeRow], tuple[object, ...]]]] = {
 """The orders; the first is the default."""
 
 
-def _holds(node: NodeDocument, namespace: str) -> bool:
+def _holds(row: NodeRow, namespace: str) -> bool:
+    node = row.node
     holdings = (*node.unplaced, *(held for device in node.devices for held in device.holdings))
-    return any(holding.pod.namespace == namespace for holding in holdings)
+    holders = (holder for each in row.nvidia for holder in each.holders)
+    pods = (*(held.pod for held in holdings), *(holder.pod for holder in holders))
+    return any(pod.namespace == namespace for pod in pods)
 
 
 FILTERS: Final[Mapping[str, Callable[[NodeRow, str], bool]]] = {
     "text": lambda row, text: text.lower() in row.node.name.lower(),
-    "model": lambda row, text: any(text == device.model for device in row.node.devices),
+    "model": lambda row, text: (
+        text in {device.model for device in row.node.devices}
+        or text in {each.model for each in row.nvidia}
+    ),
     "system": lambda row, text: text in row.node.systems,
-    "namespace": lambda row, text: _holds(row.node, text),
+    "namespace": _holds,
     "state": lambda row, text: (text == "problems") == bool(row.problems),
 }
 """Whether a filter with this text chooses a node."""
@@ -105,9 +115,19 @@ def nodes_view(
         name = problem.name if problem.kind == "Node" else problem.node
         if problem.severity in NEEDS_ACTION:
             counts[name] = counts.get(name, 0) + 1
+    only = {node.name for node in snapshot.nvidia_nodes}
+    nvidia: dict[str, list[NvidiaDocument]] = {}
+    for each in snapshot.inspect.nvidia:
+        nvidia.setdefault(each.node, []).append(each)
     rows = [
-        NodeRow(node, counts.get(node.name, 0), used_on(node, used))
-        for node in snapshot.inspect.nodes
+        NodeRow(
+            node,
+            counts.get(node.name, 0),
+            used_on(node, used),
+            tuple(nvidia.get(node.name, ())),
+            is_nvidias=node.name in only,
+        )
+        for node in snapshot.nodes
     ]
     filters = {name: query.get(name, "") for name in FILTERS}
     chosen = [

@@ -16,6 +16,7 @@ from fleet.fit_form import FitView, fit_view
 from fleet.history import HistoryView, of_gpu, of_namespace, of_pod
 from fleet.measured import MeasuredSource, use_document, used_of_gpus
 from fleet.nodes import NodesView, nodes_view, used_on
+from fleet.nvidia import NvidiaHolding, NvidiaSum, holdings_of, nvidia_sums
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
 from fleet.problems import FleetProblem, is_only_absent, problems
 from fleet.repairs import Repairs
@@ -110,6 +111,7 @@ class IndexView(_View, frozen=True):
     tabs: tuple[Tab, ...]
     similar_pods: tuple[SimilarPods, ...]
     models: tuple[ModelCapacity, ...]
+    nvidia_sums: tuple[NvidiaSum, ...]
     nodes: NodesView
     namespaces: tuple[GroupDocument, ...]
     findings: tuple[FindingDocument, ...]
@@ -128,6 +130,7 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
         tabs(groups),
         answered.explained(ill[:FIRST_GROUPS]),
         answered.models,
+        nvidia_sums(snapshot.inspect.nvidia),
         structs.replace(nodes, rows=nodes.rows[:FIRST_NODES]),
         tuple(snapshot.groups["namespace"].groups[:FIRST_NODES]),
         tuple(each for each in snapshot.diagnosis.findings if each.reason == "installed"),
@@ -174,6 +177,7 @@ class PodView(_View, frozen=True):
 
     explanation: ExplanationDocument
     holdings: tuple[HoldingDocument, ...]
+    nvidia_units: tuple[NvidiaHolding, ...]
     problems: tuple[FleetProblem, ...]
     use: UseDocument | None
     history: HistoryView | None
@@ -196,6 +200,7 @@ def pod(answered: Answered, names: Sequence[str], query: Mapping[str, str]) -> P
     return PodView(
         explanation,
         holdings,
+        holdings_of(answered.snapshot.inspect.nvidia, namespace, name),
         answered.problems_of(lambda each: each.is_about_pod(namespace, name)),
         use_document(measured.pods.get(uid)) if measured else None,
         answered.history(of_pod(uid), query) if uid else None,
@@ -252,7 +257,7 @@ def node(answered: Answered, names: Sequence[str], _: Mapping[str, str]) -> Node
 
 
 def _node(answered: Answered, name: str) -> NodeDocument | None:
-    return next((each for each in answered.snapshot.inspect.nodes if each.name == name), None)
+    return next((each for each in answered.snapshot.nodes if each.name == name), None)
 
 
 class GpuView(_View, frozen=True):

@@ -198,7 +198,7 @@ def _all(snapshot: FleetSnapshot) -> Iterator[FleetProblem]:
     for finding in snapshot.diagnosis.findings:
         if finding.severity in NEEDS_ACTION and not is_only_absent(snapshot, finding):
             yield _of_finding(finding)
-    for node in snapshot.inspect.nodes:
+    for node in snapshot.nodes:
         yield from _of_node(node)
         yield from _of_limits(node)
     over = {entry.namespace for entry in entries if entry.rule == Rule.OVER_QUOTA}

@@ -16,6 +16,7 @@ import msgspec
 
 from fleet.history import History
 from fleet.measured import MeasuredSource
+from fleet.nvidia import other_nodes
 from fleet.read import FleetObjects
 from fleet.repairs import Repairs
 from reconciler.report.document import PlanDocument, plan_document
@@ -39,7 +40,7 @@ from vgpucli.fit.document import FitDocument, fit_document
 from vgpucli.fit.manifest import pod_of_requests
 from vgpucli.fit.question import FitQuestion, answered
 from vgpucli.fit.table import tolerations_note
-from vgpucli.inspect.document import InventoryDocument
+from vgpucli.inspect.document import InventoryDocument, NodeDocument
 from vgpucli.inspect.document import document as inventory_document
 from vgpucli.inspect.groups import GroupsDocument, groups_document, groups_of, team_of
 from vgpucli.inspect.queue_document import QueuesDocument
@@ -72,6 +73,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
         measured: what pods use, None if nobody was asked.
         history: asks for what they used before, None without a Prometheus.
         repairs: what the reconciler did lately, None of a dump.
+        nvidia_nodes: nodes of NVIDIA's own plugin without shared GPUs, as in ``inspect``.
     """
 
     name: str
@@ -89,6 +91,12 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
     measured: Measured | None = None
     history: History | None = None
     repairs: Repairs | None = None
+    nvidia_nodes: tuple[NodeDocument, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[NodeDocument, ...]:
+        """All nodes with GPUs."""
+        return (*self.inspect.nodes, *self.nvidia_nodes)
 
     @property
     def source(self) -> MeasuredSource | None:
@@ -239,13 +247,14 @@ def snapshot(
         groups[by] = groups_document(found, by, read.as_of, notes)
     view, notes = queues_view(read, units, pods)
     findings = diagnosis(objects.facts.as_of, tuple(cluster_findings(objects.facts)))
+    inspected = inventory_document(whole, read.as_of)
     return FleetSnapshot(
         objects.name,
         read.as_of,
         objects.is_dump,
         tuple(dict.fromkeys((*whole.notes, *objects.notes))),
         whole,
-        inventory_document(whole, read.as_of),
+        inspected,
         groups,
         queues_document(view, tuple(view.queues.tree.walk()), read.as_of, notes),
         plan_document(objects.prepared.plan),
@@ -255,4 +264,5 @@ def snapshot(
         measured,
         history,
         objects.repairs,
+        tuple(other_nodes(inspected, read.objects.nodes)),
     )

@@ -15,7 +15,7 @@ from simulator.demo_cluster import demo_cluster
 from tests.commands.test_inspect_use import ITEMS, page, served
 from tests.fleet.page_numbers import PageNumbers, as_json, resolved, texts, with_holdings
 from tests.fleet.pages_of_dump import FLAGS, get, site_of
-from tests.support.sample_cluster import NOW, items
+from tests.support.sample_cluster import NOW, items, nvidia_node, pod, resource_quota
 from vgpu.model.units import GIB
 from vgpucli.main import main
 from vgpucli.measure_flags import measuring
@@ -36,11 +36,32 @@ def of_demo():
     ]
 
 
+def of_nvidia():
+    """NVIDIA's own plugin beside quotas that are exceeded."""
+    whole = {"nvidia.com/gpu": 2}
+    limited = {
+        "kind": "Namespace",
+        "apiVersion": "v1",
+        "metadata": {"name": "ml", "annotations": {"vgpu.dev/quota-gpus": "1"}},
+    }
+    return [
+        nvidia_node("own-1", "nvidia.com/gpu", 8, gpu_product="NVIDIA-H100", gpu_memory=81559),
+        nvidia_node("own-2", "nvidia.com/gpu", 8, gpu_product="NVIDIA-H100", gpu_memory=81559),
+        nvidia_node("mig-1", "nvidia.com/mig-1g.10gb", 7, gpu_product="NVIDIA-H100"),
+        pod("whole", "own-1", whole),
+        pod("slice", "mig-1", {"nvidia.com/mig-1g.10gb": 1}),
+        pod("waits", limits={"nvidia.com/gpu": 16}, unschedulable="0/3 nodes are available."),
+        resource_quota("q", {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 2}),
+        limited,
+    ]
+
+
 CLUSTERS = {
     "demo": of_demo,
     "sample": items,
     "nothing": lambda: items()[6:7],
     "measured": lambda: list(ITEMS),
+    "nvidia": of_nvidia,
 }
 MEASURED = page(
     ("a", 8, 3, 0.5, 0.25), ("b", 4, 1, None, None), limited={"a": "library_not_mapped"}
@@ -161,7 +182,8 @@ def test_what_fits_is_what_the_printed_command_answers(dump, documents):
     html = get(site, path.format("")).body.decode()
     own = as_json(get(site, path.format(".json")).body)
     shown = {(owner, where): value for owner, where, value in PageNumbers(html).numbers}
-    assert bool(own["systems"]) == bool(documents["inspect"]["rooms"])
+    asked = documents["inspect"]["rooms"] or documents["inspect"]["nvidia"]
+    assert bool(own["systems"]) == bool(asked)
     for each in own["systems"]:
         words = (*shlex.split(each["command"])[1:], *FLAGS, "-o", "json", "--from", dump)
         answer = as_json(CliRunner().invoke(main, words).stdout)
