@@ -275,11 +275,11 @@ QUEUES: Final = _one_row(
     Family(
         "vgpu_reconcile_queue_quota",
         GAUGE,
-        "An amount of a queue of Kueue or Volcano, in the unit of its resource: what it can have"
-        " at most (limit), its own quota (nominal), what nobody else may take (guaranteed), what of"
-        " its quota is borrowed and lent, what its system counts (used), what its pods hold by the"
+        "An amount of a queue, in the unit of its resource: what it can have at most (limit), its"
+        " own quota (nominal), what nobody else may take (guaranteed), what of its quota is"
+        " borrowed and lent, what its system counts (used, requested), what its pods hold by the"
         " allocation records (held), and what waits. An unknown amount has no series. The flavor is"
-        " empty where it is unknown, or may be any, and of Volcano.",
+        " Kueue's, and empty where it is unknown or may be any.",
         _of_plan(_queue_amounts),
         (*_QUEUE, "resource", "flavor", "amount"),
     ),
@@ -306,7 +306,8 @@ QUEUES: Final = _one_row(
         ),
     ),
     note="Only of the reconciler of the cluster that leads, with `queues: true` in its"
-    " configuration. The name of a LocalQueue is `<namespace>/<name>`.",
+    " configuration. Of Kueue, Volcano (kind `Queue`) and KAI Scheduler (kind"
+    " `Queue.scheduling.run.ai`). The name of a LocalQueue is `<namespace>/<name>`.",
 )
 
 CYCLES: Final = _one_row(

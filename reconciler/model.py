@@ -31,6 +31,7 @@ from vgpu.model.objects import (
 )
 from vgpu.model.resource_claims import ResourceClaim
 from vgpu.quota.check import Overrun
+from vgpu.quota.kai_tree import KaiQueues
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.queue_amounts import QueueNumbers
@@ -128,7 +129,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         notes: what a reader must know, in words.
         unit_doubts: what contradicts the units of memory in force.
         unit_bytes: these units, by the name of the system's row.
-        kueue, volcano: the objects of each system of queues, if metrics ask for them.
+        kueue, volcano, kai: the objects of each system of queues, if metrics ask for them.
         held: what each pod holds by the ledgers, likewise.
     """
 
@@ -160,6 +161,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     unit_bytes: UnitBytes = {}
     kueue: KueueObjects = KueueObjects()
     volcano: VolcanoObjects = VolcanoObjects()
+    kai: KaiQueues = KaiQueues()
     held: tuple[tuple[Pod, Amounts], ...] = ()
 
 

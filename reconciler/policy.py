@@ -212,7 +212,7 @@ class Policy(msgspec.Struct, frozen=True):
         protected_namespaces: no actions here, except on KubeShare's holder pods.
         priority_ceiling: pods of a higher priority are skipped.
         team_key: the label of a Namespace that has its team, for metrics; it decides nothing.
-        queues: whether the queues of Kueue and Volcano are read, for metrics; they decide nothing.
+        queues: whether the queues of all systems are read, for metrics; they decide nothing.
     """
 
     modes: Mapping[Rule, Mode] = {}

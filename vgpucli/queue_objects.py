@@ -41,7 +41,7 @@ def kueue_in_dumps(dumps: Iterable[Dump]) -> KueueObjects:
     dumps = tuple(dumps)
 
     def of(kind: ApiKind[Any]) -> tuple[Any, ...]:
-        return once(each for dump in dumps for each in dump.also.get(kind.name, ()))
+        return once(each for dump in dumps for each in dump.of(kind))
 
     queues, cohorts = of(CLUSTER_QUEUES), of(COHORTS)
     lacking = [kind for kind in (CLUSTER_QUEUES, WORKLOADS, LOCAL_QUEUES) if not of(kind)]

@@ -22,7 +22,7 @@ def volcano_in_dumps(dumps: Iterable[Dump]) -> VolcanoObjects:
     dumps = tuple(dumps)
 
     def of(kind: ApiKind[Any]) -> tuple[Any, ...]:
-        return once(each for dump in dumps for each in dump.also.get(kind.name, ()))
+        return once(each for dump in dumps for each in dump.of(kind))
 
     lacking = [kind for kind in VOLCANO_KINDS if not of(kind)]
     has_some = len(lacking) < len(VOLCANO_KINDS)

@@ -34,7 +34,7 @@ NO_QUOTAS: Final = (
     "no namespace has a quota of shared GPUs, or no reconciler of the cluster reads Namespaces"
 )
 NO_QUEUES: Final = (
-    "there are no queues of Kueue or Volcano, or the configuration of the cluster's reconciler"
+    "there are no queues of Kueue, Volcano or KAI, or the configuration of the cluster's reconciler"
     " does not have queues: true"
 )
 QUEUE: Final = "cluster, kind, queue, resource, flavor"
@@ -367,8 +367,8 @@ QUOTAS: Final = PanelRow(
         ),
         TablePanel(
             "Queues of teams",
-            "Each quota of each ClusterQueue of Kueue and each Queue of Volcano, in the unit of its"
-            " resource: what it can have at most, what its system counts, what its pods hold by"
+            "Each quota of each ClusterQueue, and of each Queue of Volcano and KAI, in the unit of"
+            " its resource: what it can have at most, what its system counts, what its pods hold by"
             " the allocation records, and what workloads without quota request. Used above held is"
             " quota of pods that do not run.",
             {

@@ -166,7 +166,7 @@ KEYS: Final = (
     Key(
         "queues",
         yes_no(),
-        "Whether to read the queues and workloads of Kueue and Volcano, for metrics by queue.",
+        "Whether to read the queues of Kueue, Volcano and KAI Scheduler, for metrics by queue.",
     ),
     *(
         Key(

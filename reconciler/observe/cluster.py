@@ -133,6 +133,7 @@ class _ClusterObserver:
                 now=now,
                 kueue=queues.kueue,
                 volcano=queues.volcano,
+                kai=queues.kai,
                 owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
                 complete=frozenset(complete),
                 continuous=self._continuous,

@@ -21,6 +21,7 @@ from vgpu.apiserver.informer import STALE_SECONDS, Informer
 from vgpu.apiserver.list_watch import ListWatch
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.documents import Keep, ObjectPage
+from vgpu.kube.kai_groups import KAI_QUEUE_KINDS
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
 from vgpu.kube.kueue_kinds import KUEUE_KINDS
@@ -34,15 +35,10 @@ TRIES: Final = 3
 FIRST_LISTS_SECONDS: Final = 60.0
 """Maximum time to wait for the first lists, in seconds: 100,000 pods take about ten seconds."""
 
-QUEUE_KINDS: Final[tuple[ApiKind[Any], ...]] = (*KUEUE_KINDS, *VOLCANO_KINDS)
+QUEUE_KINDS: Final[tuple[ApiKind[Any], ...]] = (*KUEUE_KINDS, *VOLCANO_KINDS, *KAI_QUEUE_KINDS)
 """The kinds of systems with queues."""
 
 _Object = TypeVar("_Object")
-
-
-def kind_key(kind: ApiKind[Any]) -> str:
-    """The kind with its API group: several systems have a Queue."""
-    return f"{kind.name}.{kind.group}"
 
 
 class Seen(msgspec.Struct, Generic[_Object], frozen=True):
@@ -93,7 +89,7 @@ class Kinds(Protocol):
         ...
 
     def queues(self) -> Mapping[str, Seen[Any]]:
-        """The objects of systems with queues, by API version and kind as in :func:`kind_key`.
+        """The objects of systems with queues, by the key of their kind.
 
         There are none, and they are complete, where the server does not have a kind.
 
@@ -330,9 +326,7 @@ class Watched:
 
     def queues(self) -> Mapping[str, Seen[Any]]:
         """The objects of systems with queues as they were last heard of."""
-        return {
-            kind_key(kind): self._seen(f"{kind.name}s", informer) for kind, informer in self._queues
-        }
+        return {kind.key: self._seen(f"{kind.name}s", informer) for kind, informer in self._queues}
 
     def close(self) -> None:
         """End all watches."""

@@ -1,4 +1,4 @@
-"""The objects of Kueue and Volcano as a watched cluster shows them, for metrics by queue.
+"""The objects of systems with queues as a watched cluster shows them, for metrics by queue.
 
 What cannot be read is a note: metrics alone need it, and no plan is lost for it.
 """
@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from reconciler.observe.kinds import Seen, kind_key
+from reconciler.observe.kinds import Seen
 from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kai_groups import KAI_GROUPS, KAI_QUEUE_KINDS, KAI_QUEUES
 from vgpu.kube.kueue_kinds import (
     CLUSTER_QUEUES,
     COHORTS,
@@ -20,6 +21,7 @@ from vgpu.kube.kueue_kinds import (
     WORKLOADS,
 )
 from vgpu.kube.volcano_kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS
+from vgpu.quota.kai_tree import KaiQueues
 from vgpu.quota.kueue_config import CONFIG_MAP, NAMESPACE, UNKNOWN_CONFIG, KueueConfig, kueue_config
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.volcano_scheduler import VolcanoScheduler, volcano_scheduler
@@ -40,33 +42,36 @@ class SeenQueues(msgspec.Struct, frozen=True):
 
     kueue: KueueObjects = KueueObjects()
     volcano: VolcanoObjects = VolcanoObjects()
+    kai: KaiQueues = KaiQueues()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is unknown, for people."""
-        return (*self.kueue.notes, *self.volcano.notes)
+        return (*self.kueue.notes, *self.volcano.notes, *self.kai.notes)
 
 
 def seen_queues(seen: Mapping[str, Seen[Any]], config_map: ReadConfigMap) -> SeenQueues:
     """The objects of each system as far as they are seen; none if no kind is watched."""
-    return SeenQueues(_kueue(seen, config_map), _volcano(seen, config_map)) if seen else _NONE
+    if not seen:
+        return _NONE
+    return SeenQueues(_kueue(seen, config_map), _volcano(seen, config_map), _kai(seen))
 
 
 _NONE: Final = SeenQueues()
 
 
 def _of(seen: Mapping[str, Seen[Any]], kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
-    return seen[kind_key(kind)].objects
+    return seen[kind.key].objects
 
 
 def _notes(seen: Mapping[str, Seen[Any]], kinds: tuple[ApiKind[Any], ...]) -> list[str]:
-    each_kind = [seen[kind_key(kind)] for kind in kinds]
+    each_kind = [seen[kind.key] for kind in kinds]
     notes = [each.note for each in each_kind if each.note]
     return notes + [str(bad) for each in each_kind for bad in each.malformed]
 
 
 def _unread(seen: Mapping[str, Seen[Any]], kinds: tuple[ApiKind[Any], ...]) -> frozenset[str]:
-    each_kind = ((kind.name, seen[kind_key(kind)]) for kind in kinds)
+    each_kind = ((kind.name, seen[kind.key]) for kind in kinds)
     return frozenset(name for name, each in each_kind if each.note or each.malformed)
 
 
@@ -88,7 +93,7 @@ def _kueue(seen: Mapping[str, Seen[Any]], config_map: ReadConfigMap) -> KueueObj
         _of(seen, WORKLOADS),
         config,
         tuple(notes),
-        is_read=seen[kind_key(CLUSTER_QUEUES)].complete,
+        is_read=seen[CLUSTER_QUEUES.key].complete,
         unread=_unread(seen, KUEUE_KINDS),
     )
 
@@ -101,6 +106,15 @@ def _volcano(seen: Mapping[str, Seen[Any]], config_map: ReadConfigMap) -> Volcan
         notes.append(f"limits of Volcano's Queues are unknown ({scheduler.problem})")
     return VolcanoObjects(
         queues, _of(seen, POD_GROUPS), scheduler, tuple(notes), _unread(seen, VOLCANO_KINDS)
+    )
+
+
+def _kai(seen: Mapping[str, Seen[Any]]) -> KaiQueues:
+    return KaiQueues(
+        _of(seen, KAI_QUEUES),
+        _of(seen, KAI_GROUPS),
+        tuple(_notes(seen, KAI_QUEUE_KINDS)),
+        _unread(seen, KAI_QUEUE_KINDS),
     )
 
 

@@ -9,7 +9,7 @@ from vgpu.inventory.pod_usage import requested_amounts
 from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun
 from vgpu.quota.queue_amounts import QueueNumbers, queue_numbers
-from vgpu.quota.queues import all_queues
+from vgpu.quota.queues import QueueSystems, all_queues
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.whole_gpus import with_whole_gpus
 from vgpu.schemes.registry import registry
@@ -61,7 +61,8 @@ def queues_of(cluster_index: ClusterIndex) -> QueueNumbers:
     if not cluster_index.has(Coverage.PODS):
         return QueueNumbers()
     held = with_whole_gpus(snapshot.held, snapshot.pods, snapshot.nodes)
-    queues = all_queues(snapshot.kueue, snapshot.volcano, held, snapshot.unit_bytes)
+    systems = QueueSystems(snapshot.kueue, snapshot.volcano, snapshot.kai)
+    queues = all_queues(systems, held, snapshot.unit_bytes, snapshot.nodes)
     return queue_numbers(queues) if queues.are_read else QueueNumbers()
 
 

@@ -51,7 +51,7 @@ def seen(record, step):
     objects = Objects(
         dump.nodes,
         pods,
-        bind_requests=dump.also[BIND_REQUESTS.name],
+        bind_requests=dump.of(BIND_REQUESTS),
         config_maps=dump.shared_gpu,
         lists_all=dump.lists_all,
     )

@@ -95,7 +95,7 @@ def shown_numbers(shown):
         for queue in shown["queues"]
         for quota in queue["quotas"]
         for kind in AmountKind
-        if (value := quota[kind]["value"]) is not None
+        if (value := quota.get(kind, {}).get("value")) is not None
     }
 
 
@@ -425,7 +425,7 @@ def test_a_dump_without_kueue_has_no_queue(tmp_path):
     objects = after("a_job_ends", without=kinds)
     assert document(objects, tmp_path)["queues"] == []
     text = run("inspect", "--by", "queue", "--from", written(objects, tmp_path))
-    assert text.startswith("No queue of Kueue or Volcano was read.")
+    assert text.startswith("No queue of Kueue, Volcano or KAI Scheduler was read.")
 
 
 def test_objects_of_the_older_version_are_read_alike(tmp_path):

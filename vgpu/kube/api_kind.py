@@ -93,6 +93,11 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             yield msgspec.structs.replace(self, api_version=version, older=())
 
     @property
+    def key(self) -> str:
+        """The kind with its API group: several systems have a Queue."""
+        return f"{self.name}.{self.group}"
+
+    @property
     def group(self) -> str:
         """The API group; "" is the core's."""
         return self.api_version.rpartition("/")[0]

@@ -96,7 +96,7 @@ class Dump(msgspec.Struct, frozen=True):
         resource_claims, resource_slices: those of dynamic resource allocation.
         budgets: the PodDisruptionBudgets.
         scheduling: what kube-scheduler reads of all nodes and pods, if that was asked for.
-        also: the objects of the further kinds that were asked for, by kind.
+        also: the objects of the further kinds that were asked for, by the key of their kind.
         config_maps: the data of the further ConfigMaps that were asked for, by namespace and name.
         shared_gpu: likewise of those by which KAI Scheduler passes GPUs to containers.
         pod_namespaces: the namespaces of all pods, including those that are not kept.
@@ -123,6 +123,10 @@ class Dump(msgspec.Struct, frozen=True):
     shared_gpu: Mapping[tuple[str, str], Mapping[str, str]] = {}
     pod_namespaces: frozenset[str] = frozenset()
     has_whole_groups: bool = False
+
+    def of(self, kind: ApiKind[Any]) -> tuple[Any, ...]:
+        """The objects of a further kind that was asked for."""
+        return self.also.get(kind.key, ())
 
     @property
     def lists_all(self) -> bool:
@@ -423,9 +427,10 @@ def decode_dump(
         RESOURCE_SLICES.name: (RESOURCE_SLICES, resource_slices),
         BUDGETS.name: (BUDGETS, budgets),
     }
-    further: dict[str, list[Any]] = {kind.name: [] for kind in also}
-    lists |= {kind.name: (kind, further[kind.name]) for kind in also}
-    versions = {**_VERSIONS, **{kind.name: (kind.api_version, *kind.older) for kind in also}}
+    by_key: dict[str, tuple[ApiKind[Any], list[Any]]] = {kind.key: (kind, []) for kind in also}
+    # An object without a version is of the first kind of its name.
+    lists = {kind.name: by_key[kind.key] for kind in reversed([*also])} | lists
+    versions = _versions(also)
     named: dict[tuple[str, str], Mapping[str, str]] = {}
     shared_gpu: dict[tuple[str, str], Mapping[str, str]] = {}
     scheduling_nodes: list[SchedulingNode] = []
@@ -445,7 +450,7 @@ def decode_dump(
         try:
             if kind in lists:
                 pods_by_namespace[about.metadata.namespace] += kind == PODS.name
-                api_kind, kept = lists[kind]
+                api_kind, kept = by_key.get(_key_of(kind, about), lists[kind])
                 kept += api_kind.kept(item, object_name, keep)
             elif kind == CONFIG_MAPS.name and about.metadata.name.startswith(_UNHEALTHY):
                 ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
@@ -478,12 +483,25 @@ def decode_dump(
         tuple(resource_slices),
         tuple(budgets),
         SchedulingObjects(tuple(scheduling_nodes), tuple(placed)),
-        {kind: tuple(objects) for kind, objects in further.items()},
+        {key: tuple(objects) for key, (_, objects) in by_key.items()},
         named,
         shared_gpu,
         frozenset(name for name, number in pods_by_namespace.items() if number),
         has_groups and not is_cut(content, object_name),
     )
+
+
+def _key_of(kind: str, about: wire.AnyObject) -> str:
+    """The key of an object's kind (``ApiKind.key``)."""
+    return f"{kind}.{about.api_version.rpartition('/')[0]}"
+
+
+def _versions(also: Iterable[ApiKind[Any]]) -> dict[str, tuple[str, ...]]:
+    """The API versions of each kind that is read, by its name."""
+    versions = {**_VERSIONS}
+    for kind in also:
+        versions[kind.name] = (*versions.get(kind.name, ()), kind.api_version, *kind.older)
+    return versions
 
 
 def _is_gpu_quota(about: wire.AnyObject) -> bool:

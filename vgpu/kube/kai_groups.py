@@ -38,23 +38,52 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
 
 class KaiGroup(msgspec.Struct, frozen=True):
-    """A PodGroup; ``least`` is the number of its pods that must run together, 0 if none must."""
+    """A PodGroup.
+
+    Attributes:
+        least: the number of its pods that must run together, 0 if none must.
+        reasons: why it is not placed.
+        requested, allocated: what its pods request and have been allocated, as it is written. Of
+            a share on several GPUs the first one has each, and the second one has one.
+    """
 
     namespace: str
     name: str
     queue: str = ""
     least: int = 0
     reasons: tuple[Unschedulable, ...] = ()
+    requested: Mapping[str, str] = {}
+    allocated: Mapping[str, str] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it requests something and has nothing."""
+        return bool(self.requested) and not self.allocated
+
+
+class KaiQuota(msgspec.Struct, frozen=True):
+    """What a Queue may have of GPUs, thousandths of a CPU, or 10^6 bytes of memory."""
+
+    quota: float = 0
+    limit: float = 0
+    weight: float = 0
 
 
 class KaiQueue(msgspec.Struct, frozen=True):
-    """A Queue with its numbers of GPUs; ``allocated_gpus`` is text, as its status has it."""
+    """A Queue with its numbers of GPUs; ``allocated_gpus`` is text, as its status has it.
+
+    ``quotas`` are those of ``gpu``, ``cpu`` and ``memory``; ``allocated`` and ``requested`` are
+    quantities of resources as the status has them, with those of the queues below it.
+    """
 
     name: str
     parent: str = ""
     quota_gpus: float = 0
     limit_gpus: float = 0
     allocated_gpus: str = ""
+    quotas: Mapping[str, KaiQuota] = {}
+    allocated: Mapping[str, str] = {}
+    requested: Mapping[str, str] = {}
 
 
 class KaiPod(msgspec.Struct, frozen=True):
@@ -109,8 +138,14 @@ class _KaiGroupSpec(wire.Wire, frozen=True):
     queue: str = ""
 
 
+class _ResourcesStatus(wire.Wire, frozen=True):
+    allocated: wire.Quantities = None
+    requested: wire.Quantities = None
+
+
 class _KaiGroupStatus(wire.Wire, frozen=True):
     scheduling_conditions: list[_SchedulingCondition] | None = None
+    resources_status: _ResourcesStatus | None = None
 
 
 class _KaiGroupFields(wire.ObjectFields, frozen=True):
@@ -122,10 +157,13 @@ class _KaiGroupFields(wire.ObjectFields, frozen=True):
 class _QueueResource(wire.Wire, frozen=True):
     quota: float = 0
     limit: float = 0
+    over_quota_weight: float = 0
 
 
 class _QueueResources(wire.Wire, frozen=True):
     gpu: _QueueResource = _QueueResource()
+    cpu: _QueueResource = _QueueResource()
+    memory: _QueueResource = _QueueResource()
 
 
 class _KaiQueueSpec(wire.Wire, frozen=True):
@@ -135,6 +173,7 @@ class _KaiQueueSpec(wire.Wire, frozen=True):
 
 class _KaiQueueStatus(wire.Wire, frozen=True):
     allocated: wire.Quantities = None
+    requested: wire.Quantities = None
 
 
 class _KaiQueueFields(wire.ObjectFields, frozen=True):
@@ -158,6 +197,7 @@ class _KaiPodFields(wire.ObjectFields, frozen=True):
 
 def _group(fields: _KaiGroupFields, _: str) -> KaiGroup:
     spec = fields.spec
+    resources = fields.status.resources_status or _ResourcesStatus()
     return KaiGroup(
         fields.metadata.namespace,
         fields.metadata.name,
@@ -169,14 +209,33 @@ def _group(fields: _KaiGroupFields, _: str) -> KaiGroup:
             if condition.status == "True"
             for each in condition.reasons or (_Explanation(condition.reason, condition.message),)
         ),
+        _texts(resources.requested),
+        _texts(resources.allocated),
     )
+
+
+def _texts(quantities: wire.Quantities) -> dict[str, str]:
+    return {name: str(quantity) for name, quantity in (quantities or {}).items()}
 
 
 def _queue(fields: _KaiQueueFields, _: str) -> KaiQueue:
     spec = fields.spec
-    gpu = (spec.resources or _QueueResources()).gpu
-    allocated = (fields.status.allocated or {}).get("nvidia.com/gpu", "")
-    return KaiQueue(fields.metadata.name, spec.parent_queue, gpu.quota, gpu.limit, str(allocated))
+    resources = spec.resources or _QueueResources()
+    gpu, allocated = resources.gpu, _texts(fields.status.allocated)
+    each_one = {"gpu": gpu, "cpu": resources.cpu, "memory": resources.memory}
+    return KaiQueue(
+        fields.metadata.name,
+        spec.parent_queue,
+        gpu.quota,
+        gpu.limit,
+        allocated.get("nvidia.com/gpu", ""),
+        {
+            name: KaiQuota(each.quota, each.limit, each.over_quota_weight)
+            for name, each in each_one.items()
+        },
+        allocated,
+        _texts(fields.status.requested),
+    )
 
 
 def _pod(fields: _KaiPodFields, _: str) -> KaiPod:
@@ -217,5 +276,8 @@ KAI_QUEUES: Final = ApiKind(
 KAI_PODS: Final = PODS.read_as(Decoders.of(_KaiPodFields), _pod)
 """All pods, of which KAI's own condition is kept."""
 
-KAI_KINDS: Final[tuple[ApiKind[Any], ...]] = (BIND_REQUESTS, KAI_GROUPS, KAI_QUEUES)
+KAI_QUEUE_KINDS: Final[tuple[ApiKind[Any], ...]] = (KAI_GROUPS, KAI_QUEUES)
+"""The kinds that the tree of queues is made of."""
+
+KAI_KINDS: Final[tuple[ApiKind[Any], ...]] = (BIND_REQUESTS, *KAI_QUEUE_KINDS)
 """The kinds that only a cluster with KAI has."""

@@ -40,8 +40,12 @@ QUEUES: Final = (
     "kueue.x-k8s.io/local-queue-name",
     "kueue.x-k8s.io/managed",
     "scheduling.volcano.sh/queue-name",
+    "kai.scheduler/queue",
+    "runai/queue",
+    "pod-group-name",
 )
-"""Labels, and of Volcano an annotation: the queues of a pod, by its user and by Kueue."""
+"""Labels, and of Volcano an annotation: the queues of a pod, by its user and by Kueue. Of KAI
+Scheduler also the annotation with its PodGroup, which names a queue."""
 
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
 """An annotation: the Workload of a pod, whatever owns the pod, since Kueue 0.14."""

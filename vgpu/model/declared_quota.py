@@ -36,8 +36,10 @@ class QuotaCeiling(msgspec.Struct, frozen=True):
         most: the limit for the queue and all below it.
         deserved: what it may take back from others.
         guaranteed: what nobody else may take.
+        weight: its part of what the queues beside it leave of their quotas.
     """
 
     most: int | None = None
     deserved: int | None = None
     guaranteed: int | None = None
+    weight: float | None = None

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.kai_groups import KAI_GROUPS
 from vgpu.kube.kueue_kinds import WORKLOADS
 from vgpu.kube.volcano_kinds import POD_GROUPS
 from vgpu.model.declared_quota import QuotaResource
@@ -70,6 +71,8 @@ def queue_numbers(queues: Queues, most: int = MOST_QUEUES) -> QueueNumbers:
 
 def _are_counted(queues: Queues, name: QuotaName) -> bool:
     """Whether the workloads of the queue's system were read."""
+    if name.level is QuotaLevel.KAI_QUEUE:
+        return KAI_GROUPS.name not in queues.kai.unread
     if name.level is QuotaLevel.QUEUE:
         return POD_GROUPS.name not in queues.volcano.unread
     return WORKLOADS.name not in queues.kueue.unread

@@ -22,6 +22,7 @@ class AmountKind(StrEnum):
     HELD = "held"
     DRIVER = "driver"
     WAITING = "waiting"
+    REQUESTED = "requested"
 
 
 class SourcedAmount(msgspec.Struct, frozen=True, gc=False):
@@ -36,11 +37,15 @@ class SourcedAmount(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueLine(msgspec.Struct, frozen=True):
-    """The amounts of one resource and flavor; the flavor "" is any, unknown, or there is none."""
+    """The amounts of one resource and flavor; the flavor "" is any, unknown, or there is none.
+
+    ``weight`` is its part of what the queues beside it leave, where it has one for each resource.
+    """
 
     resource: QuotaResource
     unit: QuotaUnit
     amounts: Mapping[AmountKind, SourcedAmount]
+    weight: float | None = None
 
 
 def held_amount(unit: QuotaUnit, amounts: Amounts) -> SourcedAmount:

@@ -3,12 +3,14 @@
 ``vgpu inspect --by queue`` shows these lines, and metrics have the same numbers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from vgpu.model.objects import Pod
+from vgpu.model.objects import Node, Pod
+from vgpu.quota.kai_lines import kai_lines
+from vgpu.quota.kai_tree import KaiQueues, kai_nodes
 from vgpu.quota.kueue_lines import kueue_lines
 from vgpu.quota.kueue_tree import KueueObjects, kueue_tree
 from vgpu.quota.queue_line import QueueLine
@@ -22,26 +24,31 @@ from vgpu.schemes.registry import UnitBytes
 _NO_TREE: Final = QuotaTree(())
 
 
-class Queues(msgspec.Struct, frozen=True):
+class QueueSystems(msgspec.Struct, frozen=True):
+    """What was read of each system that has queues."""
+
+    kueue: KueueObjects = KueueObjects()
+    volcano: VolcanoObjects = VolcanoObjects()
+    kai: KaiQueues = KaiQueues()
+
+    @property
+    def are_read(self) -> bool:
+        """Whether some queue was read."""
+        return self.kueue.has_queues or self.volcano.has_queues or self.kai.has_queues
+
+
+class Queues(QueueSystems, frozen=True):
     """The queues of all systems.
 
     Attributes:
-        kueue, volcano: what was read of each system.
         tree: all queues.
         unit_bytes: the size of units of memory, by the name of a sharing system's row.
         is_measured: whether exporters were asked what pods use.
     """
 
-    kueue: KueueObjects = KueueObjects()
-    volcano: VolcanoObjects = VolcanoObjects()
     tree: QuotaTree = _NO_TREE
     unit_bytes: UnitBytes = {}
     is_measured: bool = False
-
-    @property
-    def are_read(self) -> bool:
-        """Whether some queue was read."""
-        return self.kueue.has_queues or self.volcano.has_queues
 
     def unit(self, resource: str) -> QuotaUnit:
         """The unit of a resource."""
@@ -49,6 +56,8 @@ class Queues(msgspec.Struct, frozen=True):
 
     def lines(self, node: QuotaNode) -> list[QueueLine]:
         """The amounts of a queue by resource and flavor."""
+        if node.name.level is QuotaLevel.KAI_QUEUE:
+            return kai_lines(self.tree, node, self.kai)
         if node.name.level is QuotaLevel.QUEUE:
             return volcano_lines(
                 self.tree, node, self.volcano, self.unit, is_measured=self.is_measured
@@ -57,20 +66,21 @@ class Queues(msgspec.Struct, frozen=True):
 
 
 def all_queues(
-    kueue: KueueObjects,
-    volcano: VolcanoObjects,
+    systems: QueueSystems,
     held: Iterable[tuple[Pod, Amounts]],
     unit_bytes: UnitBytes,
+    nodes: Iterable[Node],
     driver: Mapping[str, Amounts] | None = None,
 ) -> Queues:
     """The queues, with what pods hold by the ledger.
 
-    ``driver`` is what pods use by their UID on the node; None if nobody was asked.
+    ``nodes`` are those of the cluster that were read. ``driver`` is what pods use by their UID on
+    the node; None if nobody was asked.
     """
-    pods: Sequence[tuple[Pod, Amounts]] = tuple(held)
-    if not (kueue.has_queues or volcano.has_queues):
-        pods = ()  # labels alone name no limit
+    kueue, volcano, kai = systems.kueue, systems.volcano, systems.kai
+    pods = tuple(held) if systems.are_read else ()  # labels alone name no limit
     of_kueue = kueue_tree(kueue, pods if kueue.has_queues else (), driver)
     of_volcano = volcano_nodes(volcano, pods, driver)
-    tree = QuotaTree((*of_kueue.nodes.values(), *of_volcano))
-    return Queues(kueue, volcano, tree, unit_bytes, driver is not None)
+    of_kai = kai_nodes(kai, pods, nodes)
+    tree = QuotaTree((*of_kueue.nodes.values(), *of_volcano, *of_kai))
+    return Queues(kueue, volcano, kai, tree, unit_bytes, driver is not None)

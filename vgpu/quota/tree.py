@@ -13,8 +13,8 @@ a part of these rules:
     free(n)   = the same minimum of what is left: Σ max(0, kept(b) - drawn(b)) of the nodes below a,
                 + quota(a) + borrowing limit(a) - drawn(a)
 
-The queues of Volcano have ceilings, which neither add up nor lend: what Volcano counts for a queue
-is compared with the ceiling of this queue, and of each queue above it.
+The queues of Volcano and KAI Scheduler have ceilings, which neither add up nor lend: what the
+system counts for a queue is compared with the ceiling of this queue, and of each queue above it.
 
     limit(n)  = min over the nodes a from n up to the root: ceiling(a)
     free(n)   = min over the same nodes: ceiling(a) - used(a)
@@ -37,17 +37,28 @@ from vgpu.quota.resources import Amounts, plus
 
 
 class QuotaLevel(StrEnum):
-    """The kind of object that a node of the tree is; the name is the kind's."""
+    """The kind of object that a node of the tree is; the name is the kind's, with the
+    API group where another system has the kind, too.
+    """
 
     COHORT = "Cohort"
     CLUSTER_QUEUE = "ClusterQueue"
     LOCAL_QUEUE = "LocalQueue"
     QUEUE = "Queue"
+    KAI_QUEUE = "Queue.scheduling.run.ai"
+
+    @property
+    def kind(self) -> str:
+        """The kind: of KAI Scheduler's Queues without their API group."""
+        return self.value.partition(".")[0]
 
     @property
     def system(self) -> str:
         """The system that has such objects, for people."""
-        return "Volcano" if self is QuotaLevel.QUEUE else "Kueue"
+        return _SYSTEMS.get(self, "Kueue")
+
+
+_SYSTEMS: Final = {QuotaLevel.QUEUE: "Volcano", QuotaLevel.KAI_QUEUE: "KAI Scheduler"}
 
 
 class QuotaName(msgspec.Struct, frozen=True, order=True):
@@ -59,7 +70,7 @@ class QuotaName(msgspec.Struct, frozen=True, order=True):
     @property
     def text(self) -> str:
         """Kind and name, for people."""
-        return f"{self.level} {self.name}"
+        return f"{self.level.kind} {self.name}"
 
 
 class QuotaNode(msgspec.Struct, frozen=True):
@@ -69,7 +80,8 @@ class QuotaNode(msgspec.Struct, frozen=True):
         name: the object.
         parent: the object above it; None of a root.
         declared: its quotas; a resource that is missing has the quota of its parent alone.
-        ceilings: its limits, of a queue of Volcano.
+        ceilings: its limits, of a queue of Volcano or KAI Scheduler.
+        requested: what its system counts as requested, with what is used of it.
         used: what its system counts; missing where the system counts nothing.
         borrowed: what of it is more than the nominal quota, by the system.
         held: what its own pods hold by the ledger, in the ledger's units: bytes, thousandths of a
@@ -89,6 +101,7 @@ class QuotaNode(msgspec.Struct, frozen=True):
     waiting: Amounts = {}
     waiting_workloads: int = 0
     ceilings: Mapping[QuotaResource, QuotaCeiling] = {}
+    requested: Mapping[QuotaResource, int] = {}
 
 
 class LevelCapacity(msgspec.Struct, frozen=True):
@@ -97,6 +110,9 @@ class LevelCapacity(msgspec.Struct, frozen=True):
     name: QuotaName
     limit: int
     free: int
+
+
+_WITHOUT_SUMS: Final = frozenset({QuotaLevel.LOCAL_QUEUE, QuotaLevel.QUEUE, QuotaLevel.KAI_QUEUE})
 
 
 class QuotaTree:
@@ -148,7 +164,7 @@ class QuotaTree:
         """The resources that the node, one above it, or one below it has a quota of."""
         found = {key for node in self.path(name) for key in (*node.declared, *node.ceilings)}
         for node in self._upwards(name):
-            found.update(node.declared, node.ceilings, node.used)
+            found.update(node.declared, node.ceilings, node.used, node.requested)
         return tuple(sorted(found))
 
     # ------------------------------------------------------------ the formulas of the module
@@ -266,7 +282,7 @@ class QuotaTree:
 
     def _has_no_quota(self, node: QuotaNode) -> bool:
         """Whether nothing is declared that adds up: its quota is its parent's, or a ceiling."""
-        return node.name.level in (QuotaLevel.LOCAL_QUEUE, QuotaLevel.QUEUE)
+        return node.name.level in _WITHOUT_SUMS
 
     def _upwards(self, name: QuotaName) -> Iterator[QuotaNode]:
         """The node and all below it, children before their parents."""

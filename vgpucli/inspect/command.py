@@ -61,7 +61,7 @@ Examples:
   vgpu inspect --by namespace       sums of each namespace, with its quota
   vgpu inspect --by team --prometheus http://localhost:9090
                                     with what each team uses, and what is idle
-  vgpu inspect --by queue           Kueue's queues: limits, use, what is held, what waits
+  vgpu inspect --by queue           queues of teams: limits, use, what is held, what waits
   vgpu inspect -o wide | less -S    with UUIDs, models, free memory and sources
   kubectl get nodes,pods -A -o json | vgpu inspect --from -
   kubectl get nodes,pods,sharepods -A -o json > dump.json

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class AmountDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -18,6 +19,7 @@ class QuotaDocument(msgspec.Struct, frozen=True, rename="camel"):
 
     ``limit`` is the most that the queue can have, ``used`` what its system counts, ``held`` what
     the ledger shows, ``driver`` what exporters measured, ``guaranteed`` what nobody else may take.
+    A queue of KAI Scheduler also has ``requested`` and ``over_quota_weight``.
     """
 
     flavor: str
@@ -31,6 +33,8 @@ class QuotaDocument(msgspec.Struct, frozen=True, rename="camel"):
     driver: AmountDocument
     waiting: AmountDocument
     guaranteed: AmountDocument
+    requested: AmountDocument | UnsetType = UNSET
+    over_quota_weight: float | UnsetType | None = UNSET
 
 
 class QueueDocument(msgspec.Struct, frozen=True, rename="camel"):

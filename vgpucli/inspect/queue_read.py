@@ -9,6 +9,7 @@ import msgspec
 from vgpu.program.kube_flags import reread
 from vgpucli.doctor.read import INSTALLATION_KINDS, installed, installed_in_dumps
 from vgpucli.inspect.read import Read, from_cluster, from_files
+from vgpucli.kai_queue_objects import kai_queues_at
 from vgpucli.queue_objects import kueue_at
 from vgpucli.volcano_objects import volcano_at, with_scheduler_of
 
@@ -31,4 +32,6 @@ def queues_at(cluster: "ApiClient", node: str) -> Read:
     """
     read = from_cluster(cluster, node, node_labels=not node)
     volcano = with_scheduler_of(volcano_at(cluster), partial(installed, cluster))
-    return msgspec.structs.replace(read, kueue=kueue_at(cluster), volcano=volcano)
+    return msgspec.structs.replace(
+        read, kueue=kueue_at(cluster), volcano=volcano, kai=kai_queues_at(cluster)
+    )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.pod_usage import pod_accounts
@@ -14,6 +15,8 @@ from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.documentation import page
 from vgpu.program.output import say
+from vgpu.quota.kai_lines import kai_remarks
+from vgpu.quota.kai_tree import kai_queue_name
 from vgpu.quota.queue_findings import (
     FlavorNode,
     FoundInQueues,
@@ -23,7 +26,7 @@ from vgpu.quota.queue_findings import (
     queue_findings,
 )
 from vgpu.quota.queue_line import AmountKind, QueueLine
-from vgpu.quota.queues import Queues, all_queues
+from vgpu.quota.queues import Queues, QueueSystems, all_queues
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 from vgpu.quota.volcano_lines import volcano_remarks
 from vgpu.quota.volcano_tree import queue_name
@@ -88,7 +91,8 @@ def queues_view(
     held = [*with_whole_gpus(recorded, read.objects.pods, nodes)]
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
-    queues = all_queues(read.kueue, read.volcano, held, unit_bytes, driver)
+    systems = QueueSystems(read.kueue, read.volcano, read.kai)
+    queues = all_queues(systems, held, unit_bytes, nodes, driver)
     evidence = QueueEvidence(
         read.kueue,
         read.volcano,
@@ -98,7 +102,7 @@ def queues_view(
         unit_bytes,
         read.as_of,
     )
-    notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes)
+    notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes, *read.kai.notes)
     view = QueuesView(queues, queue_findings(evidence), read.pods_read)
     return view, (*notes, *([read.volcano.scheduler.text] if read.volcano.has_queues else ()))
 
@@ -154,6 +158,9 @@ _COLUMNS: Final = (
 )
 
 
+_NO_QUEUE: Final = "No queue of Kueue, Volcano or KAI Scheduler was read."
+
+
 def queues_lines(
     view: QueuesView, nodes: Sequence[tuple[int, QuotaNode]], notes: Sequence[str]
 ) -> list[str]:
@@ -167,14 +174,17 @@ def queues_lines(
     )
     if has_guarantees:
         columns.insert(columns.index("BORROWED"), "GUARANTEED")
-    rows = [tuple(columns)] if nodes else [("No queue of Kueue or Volcano was read.",)]
+    has_requests = any(quota.requested for quotas in quotas_of.values() for quota in quotas)
+    if has_requests:
+        columns.insert(columns.index("NOMINAL") + 1, "WEIGHT")
+        columns.insert(columns.index("WAITING"), "REQUESTED")
+    rows = (
+        [tuple(columns)] if nodes else [("No queue of Kueue, Volcano or KAI Scheduler was read.",)]
+    )
     for depth, node in nodes:
         name = f"{'  ' * depth}{node.name.text}"
         quotas = quotas_of[node.name]
-        rows += [
-            _row(name, quota, measured=view.queues.is_measured, guarantees=has_guarantees)
-            for quota in quotas
-        ]
+        rows += [_row(name, quota, columns) for quota in quotas]
         if not quotas:
             rows.append((name, *["-"] * (len(columns) - 1)))
     codes = {each.text: f" [{each.reason.value}]" for each in view.findings}
@@ -182,20 +192,30 @@ def queues_lines(
     return [*table(rows), *shown, *(f"note: {note}" for note in notes)]
 
 
-def _row(name: str, quota: QuotaDocument, *, measured: bool, guarantees: bool) -> tuple[str, ...]:
-    amounts = [
-        quota.limit,
-        quota.nominal,
-        *([quota.guaranteed] if guarantees else []),
-        quota.borrowed,
-        quota.lent,
-        quota.used,
-        quota.held,
-        *([quota.driver] if measured else []),
-        quota.waiting,
-    ]
-    values = ("-" if each.value is None else str(each.value) for each in amounts)
-    return name, quota.resource, quota.flavor or "-", *values, quota.limit.unit
+def _row(name: str, quota: QuotaDocument, columns: Sequence[str]) -> tuple[str, ...]:
+    amounts: dict[str, AmountDocument | UnsetType] = {
+        "LIMIT": quota.limit,
+        "NOMINAL": quota.nominal,
+        "GUARANTEED": quota.guaranteed,
+        "BORROWED": quota.borrowed,
+        "LENT": quota.lent,
+        "USED": quota.used,
+        "HELD": quota.held,
+        "DRIVER": quota.driver,
+        "REQUESTED": quota.requested,
+        "WAITING": quota.waiting,
+    }
+    texts = {
+        "QUEUE": name,
+        "RESOURCE": quota.resource,
+        "FLAVOR": quota.flavor,
+        "UNIT": quota.limit.unit,
+        "WEIGHT": f"{quota.over_quota_weight:g}" if quota.over_quota_weight else "",
+    }
+    for column, amount in amounts.items():
+        value = None if amount is UNSET else amount.value
+        texts[column] = "" if value is None else str(value)
+    return tuple(texts[column] or "-" for column in columns)
 
 
 def remarks(view: QueuesView) -> Iterator[str]:
@@ -218,6 +238,7 @@ def remarks(view: QueuesView) -> Iterator[str]:
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
     yield from volcano_remarks(view.queues.volcano)
+    yield from kai_remarks(tree, view.queues.kai)
     yield from (each.text for each in view.findings)
 
 
@@ -260,13 +281,15 @@ def _chosen(view: QueuesView, namespaces: Sequence[str]) -> list[tuple[int, Quot
         }
         groups = (each for each in view.queues.volcano.groups if each.namespace in namespaces)
         own |= {queue_name(each.queue_name) for each in groups} & tree.nodes.keys()
+        of_kai = (each for each in view.queues.kai.groups if each.namespace in namespaces)
+        own |= {kai_queue_name(each.queue) for each in of_kai} & tree.nodes.keys()
         wanted = {node.name for name in own for node in tree.path(name)}
     return [(depth, node) for depth, node in tree.walk() if wanted is None or node.name in wanted]
 
 
 def _queue(view: QueuesView, depth: int, node: QuotaNode) -> QueueDocument:
     return QueueDocument(
-        node.name.level,
+        node.name.level.kind,
         node.name.name,
         node.name.level.system,
         "" if node.parent is None else node.parent.name,
@@ -324,4 +347,6 @@ def _quota(line: QueueLine) -> QuotaDocument:
         amounts[AmountKind.DRIVER],
         amounts[AmountKind.WAITING],
         amounts[AmountKind.GUARANTEED],
+        amounts.get(AmountKind.REQUESTED, UNSET),
+        line.weight if AmountKind.REQUESTED in amounts else UNSET,
     )

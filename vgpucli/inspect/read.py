@@ -27,6 +27,7 @@ from vgpu.kube.dump import (
     marks_in_dump,
     nothing_in_it,
 )
+from vgpu.kube.kai_groups import KAI_QUEUE_KINDS
 from vgpu.kube.kai_kinds import BIND_REQUESTS, BindRequest
 from vgpu.kube.kinds import (
     BUDGETS,
@@ -57,11 +58,13 @@ from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.kube_flags import ReadDump, not_a_dump, read_dump
 from vgpu.program.resource_names import settle_by_cluster, settle_by_dumps, unknown_names
+from vgpu.quota.kai_tree import KaiQueues
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.quota.volcano_tree import VolcanoObjects
 from vgpu.schemes.other_schedulers import fraction_requests
 from vgpu.schemes.registry import registry
+from vgpucli.kai_queue_objects import kai_queues_in_dumps
 from vgpucli.queue_objects import KUEUE_CONFIG, kueue_in_dumps
 from vgpucli.volcano_objects import volcano_in_dumps
 
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
     from vgpu.apiserver.client import ApiClient
 
 _Kept = TypeVar("_Kept")
+
+_OF_QUEUES: Final = (*KUEUE_KINDS, *VOLCANO_KINDS, *KAI_QUEUE_KINDS)
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -79,8 +84,8 @@ class Read(msgspec.Struct, frozen=True):
     quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
     the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID. ``pods_read`` is False of a
     dump without a pod. ``scheduling`` is what kube-scheduler reads of all nodes and pods, if that
-    was asked for. ``others`` are the kinds of a dump that are not read. ``kueue`` are Kueue's
-    objects, and ``volcano`` Volcano's, if these were asked for.
+    was asked for. ``others`` are the kinds of a dump that are not read. ``kueue``,
+    ``volcano`` and ``kai`` are the objects of these systems, if they were asked for.
     """
 
     objects: Objects
@@ -98,6 +103,7 @@ class Read(msgspec.Struct, frozen=True):
     others: frozenset[str] = frozenset()
     kueue: KueueObjects = KueueObjects()
     volcano: VolcanoObjects = VolcanoObjects()
+    kai: KaiQueues = KaiQueues()
 
 
 def from_files(
@@ -175,7 +181,10 @@ def _from_files(
                 keep=Keep.RESOURCE_CLAIMS,
                 scheduling=scheduling,
                 node_labels=queues,
-                also=(BIND_REQUESTS, *((*KUEUE_KINDS, *VOLCANO_KINDS) if queues else ())),
+                also=(
+                    BIND_REQUESTS,
+                    *((*KUEUE_KINDS, *VOLCANO_KINDS, *KAI_QUEUE_KINDS) if queues else ()),
+                ),
                 config_maps=(KUEUE_CONFIG,) if queues else (),
             )
         except SourceError as error:
@@ -219,7 +228,7 @@ def _from_files(
         tuple(malformed.values()),
         resource_claims,
         lists_all=any(dump.lists_all for dump in dumps),
-        bind_requests=tuple(each for dump in dumps for each in dump.also[BIND_REQUESTS.name]),
+        bind_requests=tuple(each for dump in dumps for each in dump.of(BIND_REQUESTS)),
         config_maps={name: data for dump in dumps for name, data in dump.shared_gpu.items()},
     )
     chosen = None
@@ -241,6 +250,7 @@ def _from_files(
         others=frozenset(others),
         kueue=kueue_in_dumps(dumps),
         volcano=volcano_in_dumps(dumps),
+        kai=kai_queues_in_dumps(dumps),
     )
 
 
