@@ -341,6 +341,33 @@ def test_without_pods_nothing_is_known_to_be_held(tmp_path):
     assert {(each["value"], each["source"]) for each in held} == {(None, "the pods were not read")}
 
 
+def of_team_a(objects):
+    """What a list of one namespace has, with what is in none."""
+    return [each for each in objects if each["metadata"].get("namespace", "team-a") == "team-a"]
+
+
+@pytest.mark.parametrize("kinds", [{"LocalQueue", "Workload", "Pod"}, {"LocalQueue"}])
+def test_local_queues_of_one_namespace_prove_no_difference_of_counts(tmp_path, kinds):
+    objects = after(STRICT)
+    own = [each for each in objects if each["kind"] not in kinds or each in of_team_a(objects)]
+    assert "differ" not in " ".join(document(own, tmp_path)["remarks"])
+
+
+def test_of_a_namespace_only_its_own_remarks_and_findings_are_shown(tmp_path):
+    dump = written(after("a_job_ends"), tmp_path)
+    words = ("inspect", "--by", "queue", "-o", "json", "--from", dump)
+    shown, every = (json.loads(run(*words, *more)) for more in (("-n", "team-c"), ()))
+    assert {each["object"].partition("/")[0] for each in every["findings"]} >= {
+        "Workload team-a",
+        "Workload team-c",
+    }
+    assert {each["object"].partition("/")[0] for each in shown["findings"]} == {"Workload team-c"}
+    assert not [text for text in shown["remarks"] if "team-a" in text or "ClusterQueue a" in text]
+    text = run("inspect", "--by", "queue", "-n", "nobody", "--from", dump)
+    assert text.startswith("No queue of namespace nobody was read.")
+    assert "! " not in text
+
+
 def test_queues_of_two_dumps_count_once(tmp_path):
     dump = written(after(STRICT), tmp_path)
     words = ("inspect", "--by", "queue", "-o", "json", "--from", dump)

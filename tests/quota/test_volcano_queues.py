@@ -236,6 +236,17 @@ def test_only_the_queues_of_a_namespace_are_shown_with_those_above(tmp_path):
     assert run(tmp_path, items, "inspect", "--by", "queue", "-n", "x")["queues"] == []
 
 
+def test_the_queues_of_a_namespace_are_also_those_that_its_pods_name(tmp_path):
+    items = [each for each in tree("capacity", hierarchy=True) if each["kind"] != "PodGroup"]
+    for each in items:
+        if each["kind"] == "Pod":
+            each["metadata"]["annotations"] |= {"scheduling.volcano.sh/queue-name": "team"}
+    items += [queue("else", parent="nowhere")]
+    document = run(tmp_path, items, "inspect", "--by", "queue", "-n", "ml")
+    assert [each["name"] for each in document["queues"]] == ["root", "org", "team"]
+    assert document["remarks"] == []
+
+
 def test_without_pod_groups_what_is_held_and_what_waits_is_unknown(tmp_path):
     items = [each for each in full_queue() if each["kind"] != "PodGroup"]
     document = by_queue(tmp_path, *items)

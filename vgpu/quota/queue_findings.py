@@ -205,9 +205,11 @@ class _Queued(msgspec.Struct, frozen=True):
     held: Amounts = {}
 
 
-def queue_findings(evidence: QueueEvidence) -> tuple[FoundInQueues, ...]:
-    """All findings, in the order of the reasons."""
-    return tuple(found for find in _CHECKS for found in _few(find(evidence)))
+def queue_findings(
+    evidence: QueueEvidence, keep: Callable[[FoundInQueues], bool] | None = None
+) -> tuple[FoundInQueues, ...]:
+    """All findings that ``keep`` keeps, in the order of the reasons."""
+    return tuple(each for find in _CHECKS for each in _few(filter(keep or bool, find(evidence))))
 
 
 def _few(found: Iterable[FoundInQueues]) -> Iterator[FoundInQueues]:

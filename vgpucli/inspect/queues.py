@@ -14,9 +14,11 @@ from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.documentation import page
+from vgpu.model.objects import Pod
 from vgpu.program.output import say
 from vgpu.quota.kai_lines import kai_remarks
 from vgpu.quota.kai_tree import kai_queue_name
+from vgpu.quota.kueue_tree import local_queue_name
 from vgpu.quota.queue_findings import (
     FlavorNode,
     FoundInQueues,
@@ -42,6 +44,7 @@ from vgpucli.inspect.queue_document import (
     QueuesDocument,
     QuotaDocument,
 )
+from vgpucli.inspect.queue_selection import SelectedQueues, has_all_local_queues, selected_queues
 from vgpucli.inspect.read import Read
 from vgpucli.tabwriter import table
 
@@ -52,6 +55,8 @@ class QueuesView(msgspec.Struct, frozen=True):
     queues: Queues
     findings: tuple[FoundInQueues, ...] = ()
     pods_read: bool = True
+    selected: SelectedQueues = SelectedQueues()
+    pods: tuple[Pod, ...] = ()
 
     @property
     def systems(self) -> list[str]:
@@ -71,8 +76,8 @@ def print_queues(
 
     ``measured`` is what pods use by their UID on the node, None if no exporter was asked.
     """
-    view, notes = queues_view(read, units, measured)
-    nodes = _chosen(view, namespaces)
+    view, notes = queues_view(read, units, measured, namespaces)
+    nodes = [each for each in view.queues.tree.walk() if view.selected.has(each[1].name)]
     if output in ("table", "wide"):
         say(*queues_lines(view, nodes, notes))
         return
@@ -80,7 +85,10 @@ def print_queues(
 
 
 def queues_view(
-    read: Read, units: Units, measured: Mapping[str, MeasuredUse] | None = None
+    read: Read,
+    units: Units,
+    measured: Mapping[str, MeasuredUse] | None = None,
+    namespaces: Sequence[str] = (),
 ) -> tuple[QueuesView, tuple[str, ...]]:
     """The tree of the objects that were read, and the notes about what is unknown."""
     schemes = detect_schemes(read.objects, units)
@@ -103,7 +111,14 @@ def queues_view(
         read.as_of,
     )
     notes = (*read.notes, *schemes.notes, *read.kueue.notes, *read.volcano.notes, *read.kai.notes)
-    view = QueuesView(queues, queue_findings(evidence), read.pods_read)
+    selected = selected_queues(queues, read.objects.pods, namespaces)
+    view = QueuesView(
+        queues,
+        queue_findings(evidence, selected.has_finding),
+        read.pods_read,
+        selected,
+        tuple(read.objects.pods),
+    )
     return view, (*notes, *([read.volcano.scheduler.text] if read.volcano.has_queues else ()))
 
 
@@ -178,9 +193,7 @@ def queues_lines(
     if has_requests:
         columns.insert(columns.index("NOMINAL") + 1, "WEIGHT")
         columns.insert(columns.index("WAITING"), "REQUESTED")
-    rows = (
-        [tuple(columns)] if nodes else [("No queue of Kueue, Volcano or KAI Scheduler was read.",)]
-    )
+    rows = [tuple(columns)] if nodes else [(_none_text(view),)]
     for depth, node in nodes:
         name = f"{'  ' * depth}{node.name.text}"
         quotas = quotas_of[node.name]
@@ -190,6 +203,13 @@ def queues_lines(
     codes = {each.text: f" [{each.reason.value}]" for each in view.findings}
     shown = [f"! {remark}{codes.get(remark, '')}" for remark in remarks(view)]
     return [*table(rows), *shown, *(f"note: {note}" for note in notes)]
+
+
+def _none_text(view: QueuesView) -> str:
+    """The line without a queue."""
+    if not view.queues.tree.nodes:
+        return "No queue of Kueue, Volcano or KAI Scheduler was read."
+    return f"No queue of namespace {' or '.join(view.selected.namespaces)} was read."
 
 
 def _row(name: str, quota: QuotaDocument, columns: Sequence[str]) -> tuple[str, ...]:
@@ -220,25 +240,30 @@ def _row(name: str, quota: QuotaDocument, columns: Sequence[str]) -> tuple[str, 
 
 def remarks(view: QueuesView) -> Iterator[str]:
     """What borrows, what admits nothing, what does not sum, and the findings."""
-    tree, kueue = view.queues.tree, view.queues.kueue
+    tree, kueue, selected = view.queues.tree, view.queues.kueue, view.selected
     for queue in kueue.cluster_queues:
         node = tree.nodes[QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)]
+        if not selected.has(node.name):
+            continue
         for key, borrowed in sorted(node.borrowed.items()):
             if borrowed:
                 yield borrowing_text(node, key)
         if queue.inactive:
             yield f"{node.name.text} admits nothing: {queue.inactive}"
-        if LOCAL_QUEUES.name not in kueue.unread:
+        is_read = LOCAL_QUEUES.name not in kueue.unread
+        if is_read and has_all_local_queues(kueue, queue, view.pods):
             yield from _differing(tree, node)
     known = {queue.name for queue in kueue.cluster_queues}
     for local in kueue.local_queues:
         name = f"LocalQueue {local.namespace}/{local.name}"
+        if not selected.has(local_queue_name(local.namespace, local.name)):
+            continue
         if local.cluster_queue not in known and CLUSTER_QUEUES.name not in kueue.unread:
             yield f"{name}: its ClusterQueue {local.cluster_queue} does not exist"
         elif local.inactive:
             yield f"{name} admits nothing: {local.inactive}"
-    yield from volcano_remarks(view.queues.volcano)
-    yield from kai_remarks(tree, view.queues.kai)
+    yield from selected.remarks(volcano_remarks(view.queues.volcano), queue_name)
+    yield from selected.remarks(kai_remarks(tree, view.queues.kai), kai_queue_name)
     yield from (each.text for each in view.findings)
 
 
@@ -268,23 +293,6 @@ def _differing(tree: QuotaTree, node: QuotaNode) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------- the nodes
-
-
-def _chosen(view: QueuesView, namespaces: Sequence[str]) -> list[tuple[int, QuotaNode]]:
-    """The nodes with their depth, each below its parent; with namespaces those on their paths."""
-    tree, wanted = view.queues.tree, None
-    if namespaces:
-        own = {
-            name
-            for name in tree.nodes
-            if name.level is QuotaLevel.LOCAL_QUEUE and name.name.partition("/")[0] in namespaces
-        }
-        groups = (each for each in view.queues.volcano.groups if each.namespace in namespaces)
-        own |= {queue_name(each.queue_name) for each in groups} & tree.nodes.keys()
-        of_kai = (each for each in view.queues.kai.groups if each.namespace in namespaces)
-        own |= {kai_queue_name(each.queue) for each in of_kai} & tree.nodes.keys()
-        wanted = {node.name for name in own for node in tree.path(name)}
-    return [(depth, node) for depth, node in tree.walk() if wanted is None or node.name in wanted]
 
 
 def _queue(view: QueuesView, depth: int, node: QuotaNode) -> QueueDocument:
