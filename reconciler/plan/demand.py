@@ -62,7 +62,10 @@ def queues_of(cluster_index: ClusterIndex) -> QueueNumbers:
         return QueueNumbers()
     held = with_whole_gpus(snapshot.held, snapshot.pods, snapshot.nodes)
     systems = QueueSystems(snapshot.kueue, snapshot.volcano, snapshot.kai)
-    queues = all_queues(systems, held, snapshot.unit_bytes, snapshot.nodes)
+    on_nodes = None
+    if cluster_index.has(Coverage.NODES):
+        on_nodes = plus(*(node.allocatable for node in snapshot.nodes))
+    queues = all_queues(systems, held, snapshot.unit_bytes, snapshot.nodes, on_nodes=on_nodes)
     return queue_numbers(queues) if queues.are_read else QueueNumbers()
 
 

@@ -208,7 +208,8 @@ def test_without_the_scheduler_its_plugins_and_its_version_are_unknown(tmp_path)
 def test_queues_of_volcano_stand_beside_those_of_another_group(tmp_path):
     of_kai = queue("kai", capability={NUMBER: "4"}) | {"apiVersion": "scheduling.run.ai/v2"}
     document = by_queue(tmp_path, *tree("capacity"), of_kai)
-    assert "kai" not in {each["name"] for each in document["queues"]}
+    systems = {each["name"]: each["system"] for each in document["queues"]}
+    assert (systems["kai"], systems["team"]) == ("KAI Scheduler", "Volcano")
 
 
 def test_a_closed_queue_and_a_missing_parent_are_remarks(tmp_path):
@@ -269,3 +270,46 @@ def test_the_same_dump_twice_counts_once(tmp_path):
     assert {key: once[key] for key in ("queues", "findings", "notes")} == {
         key: twice[key] for key in ("queues", "findings", "notes")
     }
+
+
+GUARANTEED = (
+    queue("root"),
+    queue("ml", capability={NUMBER: "7"}, guarantee={NUMBER: "1"}),
+    queue("other", guarantee={NUMBER: "15"}),
+    queue("free"),
+)
+
+
+def limit_of(document, name):
+    (shown,) = (each for each in document["queues"] if each["name"] == name)
+    (quota,) = (each for each in shown["quotas"] if each["resource"] == NUMBER)
+    return quota["limit"]["value"], quota["limit"]["source"]
+
+
+@pytest.mark.parametrize("plugin", ["capacity", "proportion"])
+def test_what_others_are_guaranteed_lowers_a_limit(tmp_path, plugin):
+    """The node has 20: 4 are nobody's, and 1 is guaranteed to the queue itself."""
+    document = by_queue(tmp_path, *GUARANTEED, *scheduler("v1.14.1", plugin))
+    assert limit_of(document, "ml")[0] == 5
+    assert limit_of(document, "other")[0] == 19
+    assert limit_of(document, "ml")[1] == "computed: 20 on the nodes, without 15 of other queues"
+
+
+def test_a_limit_that_guarantees_may_lower_says_what_was_not_read(tmp_path):
+    amount, source = limit_of(by_queue(tmp_path, *GUARANTEED), "ml")
+    assert amount == 7
+    assert source.endswith("guarantees of other queues may lower it: plugins unknown")
+
+
+def test_with_hierarchy_what_is_guaranteed_below_a_queue_is_taken_of_its_limit(tmp_path):
+    queues = (
+        queue("root"),
+        queue("org", capability={NUMBER: "8"}),
+        queue("ml", "org", guarantee={NUMBER: "1"}),
+        queue("other", "org", guarantee={NUMBER: "5"}),
+        queue("beside"),
+    )
+    document = by_queue(tmp_path, *queues, *scheduler("v1.14.1", "capacity", hierarchy=True))
+    assert limit_of(document, "ml")[0] == 3
+    assert limit_of(document, "other")[0] == 7
+    assert limit_of(document, "org")[0] == 8

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from vgpu.quota.queue_line import QueueLine
 from vgpu.quota.quota_units import QuotaUnit, quota_unit
 from vgpu.quota.resources import Amounts
 from vgpu.quota.tree import QuotaLevel, QuotaNode, QuotaTree
+from vgpu.quota.volcano_guarantees import Guarantees, guarantees_of
 from vgpu.quota.volcano_lines import volcano_lines
 from vgpu.quota.volcano_tree import VolcanoObjects, volcano_nodes
 from vgpu.schemes.registry import UnitBytes
@@ -37,18 +39,24 @@ class QueueSystems(msgspec.Struct, frozen=True):
         return self.kueue.has_queues or self.volcano.has_queues or self.kai.has_queues
 
 
-class Queues(QueueSystems, frozen=True):
+class Queues(QueueSystems, frozen=True, dict=True):
     """The queues of all systems.
 
     Attributes:
         tree: all queues.
         unit_bytes: the size of units of memory, by the name of a sharing system's row.
         is_measured: whether exporters were asked what pods use.
+        on_nodes: what all nodes have, by resource; None if not all of them were read.
     """
 
     tree: QuotaTree = _NO_TREE
     unit_bytes: UnitBytes = {}
     is_measured: bool = False
+    on_nodes: Mapping[str, int] | None = None
+
+    @cached_property
+    def _guarantees(self) -> Guarantees:
+        return guarantees_of(self.tree, self.volcano, self.on_nodes)
 
     def unit(self, resource: str) -> QuotaUnit:
         """The unit of a resource."""
@@ -60,7 +68,12 @@ class Queues(QueueSystems, frozen=True):
             return kai_lines(self.tree, node, self.kai)
         if node.name.level is QuotaLevel.QUEUE:
             return volcano_lines(
-                self.tree, node, self.volcano, self.unit, is_measured=self.is_measured
+                self.tree,
+                node,
+                self.volcano,
+                self.unit,
+                self._guarantees,
+                is_measured=self.is_measured,
             )
         return kueue_lines(self.tree, node, self.kueue, self.unit, is_measured=self.is_measured)
 
@@ -70,12 +83,15 @@ def all_queues(
     held: Iterable[tuple[Pod, Amounts]],
     unit_bytes: UnitBytes,
     nodes: Iterable[Node],
+    *,
     driver: Mapping[str, Amounts] | None = None,
+    on_nodes: Mapping[str, int] | None = None,
 ) -> Queues:
     """The queues, with what pods hold by the ledger.
 
     ``nodes`` are those of the cluster that were read. ``driver`` is what pods use by their UID on
-    the node; None if nobody was asked.
+    the node; None if nobody was asked. ``on_nodes`` is what all nodes have of each resource, None
+    if not all were read.
     """
     kueue, volcano, kai = systems.kueue, systems.volcano, systems.kai
     pods = tuple(held) if systems.are_read else ()  # labels alone name no limit
@@ -83,4 +99,4 @@ def all_queues(
     of_volcano = volcano_nodes(volcano, pods, driver)
     of_kai = kai_nodes(kai, pods, nodes)
     tree = QuotaTree((*of_kueue.nodes.values(), *of_volcano, *of_kai))
-    return Queues(kueue, volcano, kai, tree, unit_bytes, driver is not None)
+    return Queues(kueue, volcano, kai, tree, unit_bytes, driver is not None, on_nodes)

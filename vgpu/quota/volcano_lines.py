@@ -13,6 +13,7 @@ from vgpu.quota.queue_line import (
 )
 from vgpu.quota.quota_units import QuotaUnit
 from vgpu.quota.tree import QuotaNode, QuotaTree
+from vgpu.quota.volcano_guarantees import Guarantees, left_by_others
 from vgpu.quota.volcano_scheduler import CAPACITY
 from vgpu.quota.volcano_tree import VolcanoObjects, device_resources, parent_of
 
@@ -24,6 +25,7 @@ def volcano_lines(
     node: QuotaNode,
     volcano: VolcanoObjects,
     unit_of: Callable[[str], QuotaUnit],
+    guarantees: Guarantees,
     *,
     is_measured: bool,
 ) -> list[QueueLine]:
@@ -36,7 +38,7 @@ def volcano_lines(
         unit = unit_of(key.resource)
         ceiling = node.ceilings.get(key)
         amounts = {
-            AmountKind.LIMIT: _limit(tree, node, volcano, key.resource),
+            AmountKind.LIMIT: _limit(tree, node, volcano, key.resource, guarantees),
             AmountKind.NOMINAL: SourcedAmount(
                 ceiling.deserved if ceiling else None, _deserved(volcano, name)
             ),
@@ -68,7 +70,11 @@ _NO_GROUPS: Final = SourcedAmount(None, "the PodGroups were not read")
 
 
 def _limit(
-    tree: QuotaTree, node: QuotaNode, volcano: VolcanoObjects, resource: str
+    tree: QuotaTree,
+    node: QuotaNode,
+    volcano: VolcanoObjects,
+    resource: str,
+    guarantees: Guarantees,
 ) -> SourcedAmount:
     """The limit of a queue, and where it is from, or why there is none.
 
@@ -87,12 +93,19 @@ def _limit(
         if scheduler.may_be_hierarchical or level.name == node.name
     ]
     least = min(levels, key=lambda level: level.limit, default=None)
+    left = left_by_others(tree, node, volcano, resource, guarantees)
+    if left is not None and left.amount is not None:
+        if least is None or left.amount < least.limit:
+            return SourcedAmount(left.amount, left.source)
+        left = None
     if least is None:
-        return SourcedAmount(None, "nothing on its path limits it but what the cluster has")
+        nothing = "nothing on its path limits it but what the cluster has"
+        return SourcedAmount(None, f"{nothing}; {left.source}" if left else nothing)
     is_assumed = scheduler.plugins is None or (
         resource in device_resources() and volcano.counts_devices is None
     )
-    return SourcedAmount(least.limit, f"{least.name.text}: spec.capability", is_assumed)
+    where = f"{least.name.text}: spec.capability" + (f"; {left.source}" if left else "")
+    return SourcedAmount(least.limit, where, is_assumed or left is not None)
 
 
 def _deserved(volcano: VolcanoObjects, name: str) -> str:

@@ -29,6 +29,7 @@ from vgpu.quota.queue_findings import (
 )
 from vgpu.quota.queue_line import AmountKind, QueueLine
 from vgpu.quota.queues import Queues, QueueSystems, all_queues
+from vgpu.quota.resources import plus
 from vgpu.quota.tree import QuotaLevel, QuotaName, QuotaNode, QuotaTree
 from vgpu.quota.volcano_lines import volcano_remarks
 from vgpu.quota.volcano_tree import queue_name
@@ -100,7 +101,9 @@ def queues_view(
     driver = None if measured is None else {uid: use.used for uid, use in measured.items()}
     unit_bytes, _ = registry().assumed_units(units.by_row, nodes)
     systems = QueueSystems(read.kueue, read.volcano, read.kai)
-    queues = all_queues(systems, held, unit_bytes, nodes, driver)
+    scheduling = read.scheduling.nodes  # none of one node that was read alone
+    on_nodes = plus(*(each.allocatable for each in scheduling)) if scheduling else None
+    queues = all_queues(systems, held, unit_bytes, nodes, driver=driver, on_nodes=on_nodes)
     evidence = QueueEvidence(
         read.kueue,
         read.volcano,
