@@ -4,7 +4,6 @@ Each sharing system of the cluster is asked in its own resources and units.
 """
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -71,7 +70,7 @@ def _asked_of_nvidia(snapshot: FleetSnapshot) -> Iterator[SystemFit]:
         if any(registry().names[each].count == resource for each in shared & ASKED.keys()):
             continue
         answer, problem = snapshot.answers.fit({resource: 1})
-        command = shlex.join(["vgpu", "fit", f"--request={resource}=1"])
+        command = snapshot.command(("fit", f"--request={resource}=1"))
         title = f"NVIDIA: {resource}"
         yield SystemFit(resource, title, command, answer, problem)
 
@@ -94,6 +93,6 @@ def _asked(snapshot: FleetSnapshot, system: str, memory_gib: float, cores: int) 
         if (name := getattr(names, role)) and amounts[role]
     }
     words = [f"--request={name}={units}" for name, units in requests.items()]
-    command = shlex.join(["vgpu", "fit", *words])
+    command = snapshot.command(("fit", *words))
     answer, problem = snapshot.answers.fit(requests)
     return SystemFit(system, system_title(system), command, answer, problem)

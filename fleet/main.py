@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vgpu.model.documentation import page
+from vgpu.model.units import MIB
 from vgpu.program.flags import Duration
 from vgpu.program.host import CannotServe, ProgramHost, program_flags
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
@@ -110,6 +111,20 @@ def _far_address(web: WebOptions) -> str:
     return next((each for each in web.listen_address if parse_address(each)[0] not in near), "")
 
 
+def flags_to_copy(flags: dict[str, Any]) -> tuple[str, ...]:
+    """The flags with which other commands read the same cluster or files, in the same units."""
+    unit, factor = flags["gpushare_unit"], flags["volcano_factor"]
+    given = {
+        "--kubeconfig": flags["kubeconfig"],
+        "--context": flags["context"],
+        "--gpushare.memory-unit": f"{unit // MIB}MiB" if isinstance(unit, int) else "",
+        "--volcano.memory-factor": "" if factor == 1 else str(factor),
+    }
+    words = [("--from", file) for file in flags["files"]]
+    words += [(flag, value) for flag, value in given.items() if value]
+    return tuple(word for pair in words for word in pair)
+
+
 def _maker(
     stack: ExitStack, flags: dict[str, Any], *, is_dump: bool
 ) -> "Callable[[], FleetSnapshot]":
@@ -127,14 +142,15 @@ def _maker(
     measured = None if measure is None else tolerant(measure, prometheus or "")
     history = History(prometheus, ClientOptions(**access)) if prometheus else None
     units, team_key = Units(flags["volcano_factor"], flags["gpushare_unit"]), flags["team_key"]
+    copied = flags_to_copy(flags)
     if is_dump:
         files = flags["files"]
         return lambda: snapshot(
-            of_files(files, units, team_key), units, measured and measured(), history
+            of_files(files, units, team_key), units, measured and measured(), history, copied
         )
     cluster = stack.enter_context(
         connected(flags["kubeconfig"], flags["context"], flags["request_timeout"])
     )
     return lambda: snapshot(
-        of_cluster(cluster, units, team_key), units, measured and measured(), history
+        of_cluster(cluster, units, team_key), units, measured and measured(), history, copied
     )

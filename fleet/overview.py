@@ -16,7 +16,8 @@ class Sentence(msgspec.Struct, frozen=True, rename="camel"):
     """The numbers of the first sentence.
 
     ``freeBytes``, ``memoryBytes`` and ``largestFreeBytes`` are of GPUs that sharing systems have
-    registered, each once; free is what neither a pod holds nor a scheduler keeps for one.
+    registered, each once; free is what neither a pod holds nor a scheduler keeps for one;
+    ``maybeHeldBytes`` of it pods may hold, whose GPU is not known.
     """
 
     needing_action: int
@@ -25,6 +26,7 @@ class Sentence(msgspec.Struct, frozen=True, rename="camel"):
     free_bytes: int
     memory_bytes: int
     largest_free_bytes: int
+    maybe_held_bytes: int
 
 
 class ModelCapacity(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,6 +74,7 @@ def sentence(
         sum(model.free_bytes for model in models),
         sum(model.memory_bytes for model in models),
         max((model.largest_free_bytes for model in models), default=0),
+        sum(model.maybe_held_bytes for model in models),
     )
 
 

@@ -29,6 +29,9 @@ from vgpucli.inspect.document import DeviceDocument, HoldingDocument, NodeDocume
 from vgpucli.inspect.groups import GroupDocument, GroupsDocument, UseDocument
 from vgpucli.inspect.queue_document import QueueDocument, QueuesDocument
 
+JSON: Final = ".json"
+"""The end of the path of a page's JSON form."""
+
 FIRST_PROBLEMS: Final = 20
 """Number of problems on the first page."""
 
@@ -447,8 +450,9 @@ PAGES: Final = (
 
 
 def link(pattern: str, *names: str) -> str:
-    """The path of a page with these names in it."""
-    return pattern.format(*(quote(name, safe="") for name in names))
+    """The path of a page with these names in it; ``.json`` at the end of a name is no page's."""
+    path = pattern.format(*(quote(name, safe="") for name in names))
+    return f"{path.removesuffix(JSON)}%2Ejson" if path.endswith(JSON) else path
 
 
 def find_page(path: str) -> tuple[SitePage, tuple[str, ...]] | None:

@@ -166,7 +166,11 @@ def problems(snapshot: FleetSnapshot) -> tuple[FleetProblem, ...]:
         node = problem.node if problem.kind == ObjectKind.DEVICE else ""
         key = problem.kind, problem.namespace, problem.name or problem.code, node
         by_object.setdefault(key, []).append(problem)
-    return tuple(sorted(map(_joined, by_object.values()), key=_rank))
+    joined = sorted(map(_joined, by_object.values()), key=_rank)
+    return tuple(
+        msgspec.structs.replace(each, command=snapshot.command(shlex.split(each.command)[1:]))
+        for each in joined
+    )
 
 
 def _joined(of_object: list[FleetProblem]) -> FleetProblem:

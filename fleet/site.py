@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 from fleet.history import HistoryView
 from fleet.keeper import Keeper, Kept
 from fleet.language import COOKIE, LANGUAGES, PARAMETER, chosen_language, texts_of
-from fleet.pages import Answered, SitePage, find_page, link
+from fleet.pages import JSON, Answered, SitePage, find_page, link
 from fleet.render import rendered, text_of
 from fleet.snapshot import FleetSnapshot
 from vgpu.model.document_text import json_text
@@ -41,8 +41,6 @@ FILES: Final[Mapping[str, str]] = {
     "/refresh.js": "text/javascript; charset=utf-8",
 }
 """The files that are served as they are."""
-
-JSON: Final = ".json"
 
 MOST_KEPT: Final = 64
 """Maximum number of rendered pages that are kept."""

@@ -6,8 +6,9 @@ The documents are those of ``-o json``. So a number of the page is the number of
 owns it. Only ``explain`` answers later, for one object at a time, from the same objects.
 """
 
+import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -74,6 +75,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
         history: asks for what they used before, None without a Prometheus.
         repairs: what the reconciler did lately, None of a dump.
         nvidia_nodes: nodes of NVIDIA's own plugin without shared GPUs, as in ``inspect``.
+        flags: what commands to copy need to read the same cluster or files in the same units.
     """
 
     name: str
@@ -92,11 +94,16 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
     history: History | None = None
     repairs: Repairs | None = None
     nvidia_nodes: tuple[NodeDocument, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[NodeDocument, ...]:
         """All nodes with GPUs."""
         return (*self.inspect.nodes, *self.nvidia_nodes)
+
+    def command(self, words: Iterable[str]) -> str:
+        """A command to copy, which reads what the page has read."""
+        return shlex.join(["vgpu", *words, *self.flags])
 
     @property
     def source(self) -> MeasuredSource | None:
@@ -232,6 +239,7 @@ def snapshot(
     units: Units,
     measured: Measured | None = None,
     history: History | None = None,
+    flags: tuple[str, ...] = (),
 ) -> FleetSnapshot:
     """All answers but the explanations; ``measured`` is None if nobody was asked."""
     read = objects.read
@@ -265,4 +273,5 @@ def snapshot(
         history,
         objects.repairs,
         tuple(other_nodes(inspected, read.objects.nodes)),
+        flags,
     )

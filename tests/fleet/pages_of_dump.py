@@ -12,12 +12,12 @@ UNITS = Units(1024, 1024**3)
 FLAGS = ("--volcano.memory-factor", "1024", "--gpushare.memory-unit", "GiB")
 
 
-def site_of(*paths, units=UNITS, measured=None, history=None):
+def site_of(*paths, units=UNITS, measured=None, history=None, flags=()):
     """The site of dumps, and its first snapshot with its pods explained."""
 
     def make():
         use = measured and measured("")
-        return snapshot(of_files(paths, units, "team"), units, use, history)
+        return snapshot(of_files(paths, units, "team"), units, use, history, flags)
 
     keeper = Keeper(make, 0, ())
     keeper.read(Explainer()._explain_all)  # on this thread: nothing to wait for

@@ -1,15 +1,29 @@
 """The answers of the page: what is there, what is not, and what tenants have written."""
 
 import json
+import re
+import shlex
 
 import pytest
+from click.testing import CliRunner
 
 from fleet.keeper import Keeper, Kept
+from fleet.main import flags_to_copy
 from fleet.problems import SEVERITIES
 from fleet.site import Site
 from reconciler.reasons import Rule
 from tests.fleet.pages_of_dump import get, site_of
-from tests.support.sample_cluster import gpushare_node, gpushare_pod, items, pod
+from tests.support.sample_cluster import (
+    gpushare_node,
+    gpushare_pod,
+    items,
+    kubeshare_node,
+    pod,
+    real_pod,
+    share_pod,
+    unhealthy,
+)
+from vgpucli.main import main
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202egnp.exe&amp;\"'"
 
@@ -120,3 +134,43 @@ def test_the_first_page_of_a_large_cluster_stays_small(written):
     assert (len(view["nodes"]["rows"]), view["nodes"]["total"]) == (20, 150)
     assert b"All <data" in first.body
     assert len(json.loads(get(site, "/nodes.json?page=2").body)["rows"]) == 50
+
+
+@pytest.mark.parametrize("name", ["a.json", ".json", "a.json.json"])
+def test_names_that_end_as_the_json_form_of_a_page_have_pages(written, name):
+    site = site_of(written([gpushare_node("n.json"), gpushare_pod(name, "n.json", 4, 0)]))
+    html = get(site, "/pods?tab=running").body.decode()
+    (path,) = re.findall(r'href="(/pods/ml/[^"]*)"', html)
+    shown = get(site, path)
+    assert dict(shown.headers)["Content-Type"].startswith("text/html")
+    assert json.loads(get(site, f"{path}.json").body)["explanation"]["name"] == f"ml/{name}"
+    (json_path,) = re.findall(r'<a href="([^"]+)">JSON</a>', shown.body.decode())
+    assert json_path == f"{path}.json"
+    assert get(site, "/nodes/n%2Ejson").status == 200
+
+
+def test_a_command_to_copy_reads_what_the_page_reads(written):
+    path = written([gpushare_node("g"), unhealthy("g", "3")])
+    given = {"kubeconfig": "", "context": "", "gpushare_unit": 1 << 30, "volcano_factor": 1}
+    flags = flags_to_copy({**given, "files": (path,)})
+    assert flags == ("--from", path, "--gpushare.memory-unit", "1024MiB")
+    live = {**given, "files": (), "kubeconfig": "k c", "context": "b", "gpushare_unit": "auto"}
+    assert flags_to_copy(live) == ("--kubeconfig", "k c", "--context", "b")
+    site = site_of(path, flags=flags)
+    (problem,) = json.loads(get(site, "/problems.json").body)["problems"]
+    assert problem["command"].startswith("vgpu explain gpu g/3 --from")
+    answer = CliRunner().invoke(main, shlex.split(problem["command"])[1:])
+    assert answer.exit_code in (0, 1), answer.output
+    assert "g/3" in answer.output
+    (asked,) = json.loads(get(site, "/fit.json?memory=1").body)["systems"]
+    assert shlex.split(asked["command"])[-len(flags) :] == list(flags)
+
+
+def test_free_memory_that_pods_on_an_unknown_gpu_may_hold_is_named_wherever_it_is_shown(written):
+    share = share_pod("a", "n", "0.4", 4 << 30, gpuid="vgpu1")
+    site = site_of(written([kubeshare_node("n", 31), share, real_pod(share)]))
+    assert json.loads(get(site, "/index.json").body)["sentence"]["maybeHeldBytes"] == 4 << 30
+    (gpu,) = set(re.findall(r'href="(/gpus/[^"]*)"', get(site, "/nodes").body.decode()))
+    for path, times in (("/", 3), ("/nodes", 1), (gpu, 1)):
+        html = get(site, path).body.decode()
+        assert len(re.findall("held by pods on an unknown GPU", html)) == times, path
