@@ -84,6 +84,10 @@ class Answered:
         """The capacity by model."""
         return model_capacities(self.snapshot, self.used)
 
+    def prepare(self) -> None:
+        """Compute what the first page needs, before somebody waits for it."""
+        _ = self.problems, self.groups, self.models
+
     def history(self, selectors: tuple[str, ...], query: Mapping[str, str]) -> HistoryView | None:
         """What was used over the range of the query; None without a Prometheus."""
         history = self.snapshot.history

@@ -32,7 +32,12 @@ def page_service(
     keeper = Keeper(make, every, FAILURES)
     site = Site(keeper, every)
     explainer = Explainer(site.changed)
-    keeper.read(explainer.explain)
+
+    def use(snapshot: FleetSnapshot) -> None:
+        site.prepare(snapshot)
+        explainer.explain(snapshot)
+
+    keeper.read(use)
     own = {path: guarded(handler) for path, handler in site.routes().items()}
     with explainer, keeper:
         yield program_routes("fleet", own)

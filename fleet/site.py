@@ -69,6 +69,12 @@ class Site:
             self._explained += 1
             self._bodies.clear()
 
+    def prepare(self, snapshot: FleetSnapshot) -> None:
+        """Compute what the first page of a new snapshot needs, on the thread that has read it."""
+        kept = self._keeper.kept
+        if kept.snapshot is snapshot:
+            self._of(kept.number, snapshot).prepare()
+
     def routes(self) -> dict[str, Handler]:
         """The handlers by path."""
         files = {path: _file(path, content_type) for path, content_type in FILES.items()}
