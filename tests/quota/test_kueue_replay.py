@@ -186,6 +186,32 @@ def test_a_suspended_job_is_explained_by_its_queue(tmp_path, step, name, code, d
     assert detail in explained["conclusion"]
 
 
+def test_who_has_borrowed_the_quota_of_a_queue_is_named(tmp_path):
+    """b asks for its own nominal quota, of which a has a part."""
+    objects = list(after("a_job_borrows"))
+    objects += [
+        each
+        for each in after("a_queue_is_drained")
+        if each["kind"] == "Workload" and each["metadata"]["name"].startswith("job-reclaims")
+    ]
+    dump = written(objects, tmp_path)
+    (step,) = json.loads(
+        run("explain", "workload", "team-b/reclaims", "-o", "json", "--from", dump)
+    )["steps"]
+    assert [reason["code"] for reason in step["reasons"]] == ["queue_full"]
+    texts = [text for text in step["evidence"] if "of its own 4" in text]
+    assert texts == [
+        (
+            "ClusterQueue b uses 0 of its own 4 nvidia.com/gpu of flavor t4; at least 2 are lent to"
+            " others"
+        ),
+        (
+            "ClusterQueue a uses 6 of its own 4 nvidia.com/gpu of flavor t4; 2 are borrowed from"
+            " cohort ml"
+        ),
+    ]
+
+
 def test_a_preempted_job_names_the_one_that_reclaimed_the_quota(tmp_path):
     dump = written(after("a_queue_reclaims_its_quota"), tmp_path)
     text = " ".join(run("explain", "workload", "team-a/borrows", "--from", dump).split())

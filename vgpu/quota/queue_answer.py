@@ -41,6 +41,7 @@ from vgpu.kube.kueue_kinds import (
 )
 from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.reasons import Explained
+from vgpu.quota.borrowing import borrowing_text, lending_text
 from vgpu.quota.kueue_tree import (
     PODS,
     KueueObjects,
@@ -257,7 +258,10 @@ def _by_quota(
         if short.level.level is QuotaLevel.COHORT and (unread := _unread_beside(kueue)):
             return _by_words(workload, unread, short.level.text)
         reason = QueueReason.NO_QUOTA if never is None else QueueReason.NEVER_FITS
-        return _refused(kueue, tree, workload, reason, short)
+        refused = _refused(kueue, tree, workload, reason, short)
+        own = cluster_queue_name(queue.name)
+        texts = () if never else tuple(_borrowers(tree, own, short.level, short.key))
+        return msgspec.structs.replace(refused, texts=(*texts, *refused.texts))
     ordered = _by_order(kueue, workload, queue)
     if ordered is None and queue.cohort and CLUSTER_QUEUES.name in kueue.unread:
         return _by_words(workload, CLUSTER_QUEUES.name, f"Cohort {queue.cohort}")
@@ -426,6 +430,19 @@ def _refused(
     )
     texts = tuple(_holders(kueue, tree, short.level, short.key))
     return QueueAnswer(reason, detail, short.level, short.key, texts)
+
+
+def _borrowers(
+    tree: QuotaTree, queue: QuotaName, level: QuotaName, key: QuotaResource
+) -> Iterator[str]:
+    """What others have of the queue's own quota, and who has borrowed, if a cohort refuses."""
+    if level.level is not QuotaLevel.COHORT:
+        return
+    if lent := lending_text(tree, tree.nodes[queue], key):
+        yield lent
+    borrowing = [node for node in tree.below(level) if node.borrowed.get(key, 0)]
+    borrowing.sort(key=lambda node: (-node.borrowed[key], node.name))
+    yield from (borrowing_text(node, key) for node in borrowing[:MOST_HOLDERS])
 
 
 def _holders(

@@ -12,10 +12,10 @@ from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.kube.kueue_kinds import CLUSTER_QUEUES, LOCAL_QUEUES
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import cluster as cluster_ledgers
-from vgpu.model.declared_quota import QuotaResource
 from vgpu.model.documentation import page
 from vgpu.model.objects import Pod
 from vgpu.program.output import say
+from vgpu.quota.borrowing import borrowing_text
 from vgpu.quota.kai_lines import kai_remarks
 from vgpu.quota.kai_tree import kai_queue_name
 from vgpu.quota.kueue_tree import local_queue_name
@@ -268,19 +268,6 @@ def remarks(view: QueuesView) -> Iterator[str]:
     yield from selected.remarks(volcano_remarks(view.queues.volcano), queue_name)
     yield from selected.remarks(kai_remarks(tree, view.queues.kai), kai_queue_name)
     yield from (each.text for each in view.findings)
-
-
-def borrowing_text(node: QuotaNode, key: QuotaResource) -> str:
-    """How much of its use a queue has borrowed, and from which cohort."""
-    declared = node.declared.get(key)
-    own = declared.nominal if declared is not None else 0
-    borrowed = node.borrowed.get(key, 0)
-    cohort = "its cohort" if node.parent is None else f"cohort {node.parent.name}"
-    verb = "is" if borrowed == 1 else "are"
-    return (
-        f"{node.name.text} uses {node.used.get(key, 0)} of its own {own} {key.text};"
-        f" {borrowed} {verb} borrowed from {cohort}"
-    )
 
 
 def _differing(tree: QuotaTree, node: QuotaNode) -> Iterator[str]:
