@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from tests.support import sample_cluster as sample
 from tests.support.kai_pods import LABEL_MIB, gpu, kai_node, reservation, tenant
 from tests.support.sample_cluster import nvidia_node
+from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
 from vgpu.ledger.conflict_kinds import ConflictKind
@@ -15,6 +16,7 @@ from vgpu.model.names import ContainerKind, Source
 from vgpu.model.objects import Container
 from vgpu.schemes.kai.config_map import config_map_names, is_shared_gpu, visible_gpus
 from vgpu.schemes.kai.keys import CONFIG_MAP, CONTAINER, FRACTION
+from vgpucli.inspect.read import shared_gpu_maps
 from vgpucli.main import main
 
 PREFIX = "train-abcdefg-shared-gpu"
@@ -114,3 +116,38 @@ def test_a_dump_with_any_config_map_is_read(tmp_path, content):
     held = [one["devices"][0]["name"] for one in document["nodes"]]
     assert held == ([gpu(1)] if content == {"NVIDIA_VISIBLE_DEVICES": gpu(1)} else [])
     assert len(document["otherSchedulers"]) == 1 - len(held)
+
+
+class Cluster:
+    """An API server that has ConfigMaps, and refuses those of one namespace."""
+
+    def __init__(self, config_maps, refused=""):
+        self.config_maps, self.refused, self.asked = config_maps, refused, []
+
+    def config_map(self, namespace, name):
+        self.asked.append((namespace, name))
+        if namespace == self.refused:
+            raise ClusterError(403, "Forbidden", "configmaps is forbidden")
+        return self.config_maps.get((namespace, name))
+
+
+def test_at_the_api_server_those_of_pods_without_a_reservation_pod_are_read():
+    lost, kept = tenant(annotations=ASKS), tenant("kept", ("h",), annotations=ASKS)
+    cluster, notes = Cluster(data(gpu(2))), []
+    found = shared_gpu_maps(cluster, (lost, kept, reservation("h")), notes)
+    assert (found, notes) == (data(gpu(2)), [])
+    assert {name for _, name in cluster.asked} == {f"{PREFIX}-0", f"{PREFIX}-0-evar"}
+
+
+def test_without_the_right_a_namespace_is_asked_once_and_a_note_says_so():
+    pods = [tenant(name, annotations=ASKS) for name in ("a", "b")]
+    cluster, notes = Cluster({}, "team-a"), []
+    assert shared_gpu_maps(cluster, pods, notes) == {}
+    assert len(cluster.asked) == len(notes) == 1
+    assert "could not be read: configmaps is forbidden" in notes[0]
+
+
+def test_a_cluster_without_such_pods_is_asked_for_nothing():
+    cluster = Cluster({})
+    assert shared_gpu_maps(cluster, (tenant(), reservation("g")), []) == {}
+    assert cluster.asked == []

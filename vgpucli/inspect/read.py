@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -52,7 +53,15 @@ from vgpu.kube.scheduling_objects import (
 )
 from vgpu.kube.volcano_kinds import VOLCANO_KINDS
 from vgpu.model.names import PodRef
-from vgpu.model.objects import NODE_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.objects import (
+    NODE_KIND,
+    MalformedObject,
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+    holds_devices,
+)
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
@@ -62,6 +71,8 @@ from vgpu.quota.kai_tree import KaiQueues
 from vgpu.quota.kueue_tree import KueueObjects
 from vgpu.quota.limits import has_gpu_admission
 from vgpu.quota.volcano_tree import VolcanoObjects
+from vgpu.schemes.kai.config_map import config_map_names
+from vgpu.schemes.kai.groups import groups_of, is_reservation
 from vgpu.schemes.other_schedulers import fraction_requests
 from vgpu.schemes.registry import registry
 from vgpucli.kai_queue_objects import kai_queues_in_dumps
@@ -345,6 +356,7 @@ def from_cluster(
         resource_claims,
         lists_all=True,
         bind_requests=_bind_requests(cluster, sharing, notes, malformed),
+        config_maps=shared_gpu_maps(cluster, sharing, notes),
     )
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(
@@ -432,6 +444,46 @@ def _bind_requests(
     notes += note
     malformed += (broken for page in pages or () for broken in page.malformed)
     return tuple(each for page in pages or () for each in page.objects)
+
+
+_MOST_CONFIG_MAPS: Final = 100
+"""Maximum number of pods whose ConfigMaps are read."""
+
+
+def shared_gpu_maps(
+    cluster: "ApiClient", pods: Iterable[Pod], notes: list[str]
+) -> dict[tuple[str, str], Mapping[str, str]]:
+    """The ConfigMaps of KAI Scheduler's pods whose group has no known GPU, each by its name.
+
+    Without such a pod nothing is read; ``notes`` gets what was not read. Raises ClusterError.
+    """
+    lacking = [
+        pod
+        for pod in registry().resolved(pods)
+        if pod.node and not pod.group_gpus and holds_devices(pod)
+        if groups_of(pod) and not is_reservation(pod)
+    ]
+    found: dict[tuple[str, str], Mapping[str, str]] = {}
+    refused: set[str] = set()
+    for pod in lacking[:_MOST_CONFIG_MAPS]:
+        namespace = pod.ref.namespace
+        for name in config_map_names(pod) if namespace not in refused else ():
+            what = f"ConfigMap {namespace}/{name} of a pod of KAI Scheduler"
+            try:
+                data, note = if_allowed(partial(cluster.config_map, namespace, name), what)
+            except SourceError as error:
+                notes.append(f"{what} cannot be read: {error.detail}")
+                continue
+            notes += note
+            if note:
+                refused.add(namespace)
+                break
+            if data is not None:
+                found[namespace, name] = data
+    if len(lacking) > _MOST_CONFIG_MAPS:
+        number = len(lacking) - _MOST_CONFIG_MAPS
+        notes.append(f"ConfigMaps of {count(number, 'pod')} of KAI Scheduler were not read")
+    return found
 
 
 UNREAD_CLAIMS: Final = "ResourceClaims could not be read"
