@@ -145,6 +145,33 @@ def test_the_pod_group_of_a_pod_and_its_queue_are_read(tmp_path, objects, code, 
     assert detail in document["conclusion"]
 
 
+@pytest.mark.parametrize("groups", [(), ("another",)])
+def test_a_pod_group_that_was_not_read_is_not_the_schedulers_fault(tmp_path, groups):
+    marks = {"scheduling.k8s.io/group-name": "job-1"}
+    waits = sample.pod("waits", "", sample.volcano_limits(8000), marks)
+    others = [pod_group() | {"metadata": {"name": name, "namespace": "ml"}} for name in groups]
+    items = sample.volcano_node("gpu-1", 1), waits, queue(), *others
+    document, reserved = explained(tmp_path, *items)
+    assert reserved["outcome"] == "not_checked"
+    assert "kubectl get podgroups -n ml" in document["conclusion"]
+    assert "schedulerName" not in document["advice"]
+    assert any("PodGroup ml/job-1" in text for text in reserved["evidence"])
+    assert groups or "there are no PodGroups in the dump" in reserved["evidence"]
+    bare, reserved = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits)
+    assert "kubectl get podgroups -n ml" in bare["advice"]
+
+
+def test_without_its_pod_group_the_queue_that_a_pod_names_refuses_it(tmp_path):
+    marks = {
+        "scheduling.k8s.io/group-name": "job-1",
+        "scheduling.volcano.sh/queue-name": "research",
+    }
+    waits = sample.pod("waits", "", sample.volcano_limits(8000), marks)
+    document, reserved = explained(tmp_path, sample.volcano_node("gpu-1", 1), waits, queue("2"))
+    assert codes(reserved["reasons"]) == ["queue_full"]
+    assert "has 2 of 2 volcano.sh/vgpu-number allocated" in document["conclusion"]
+
+
 def test_the_queue_has_its_numbers_where_the_message_names_it(tmp_path):
     message = (
         "2/4 tasks in gang unschedulable: pod group is not ready. Origin reason is queue resource"

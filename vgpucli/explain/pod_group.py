@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from vgpu.kube.errors import one_line
-from vgpu.kube.volcano_kinds import PENDING, QUEUES, PodGroup, Queue
+from vgpu.kube.volcano_kinds import PENDING, POD_GROUPS, QUEUES, PodGroup, Queue
 from vgpu.quota.resources import Amounts
 from vgpu.quota.volcano_answer import QueueRequest, QueueShortage, shortages
 from vgpu.quota.volcano_tree import VolcanoObjects, amounts
@@ -22,6 +22,7 @@ class GroupOfPod(msgspec.Struct, frozen=True, dict=True):
         requests: what the pod requests.
         once: what the placed pods of each queue request; None if they were not read.
         holders: who holds what the first queue that refuses counts, as sentences.
+        annotated: the queue that the pod itself names, which counts without a PodGroup.
     """
 
     name: str
@@ -30,32 +31,43 @@ class GroupOfPod(msgspec.Struct, frozen=True, dict=True):
     requests: Mapping[str, int] = {}
     once: Mapping[str, Amounts] | None = None
     holders: tuple[str, ...] = ()
+    annotated: str = ""
+
+    @property
+    def queue_name(self) -> str:
+        """The name of the queue; "" if nothing that was read names one."""
+        return self.annotated if self.group is None else self.group.queue_name
 
     @property
     def queue(self) -> Queue | None:
         """The queue of the group."""
-        return None if self.group is None else self.volcano.queue(self.group.queue_name)
+        return self.volcano.queue(self.queue_name) if self.queue_name else None
 
     @property
     def texts(self) -> Iterator[str]:
         """The group and its queue for people."""
-        if self.group is None:
-            yield f"PodGroup {self.name} was not read"
-            return
         group = self.group
-        yield (
-            f"PodGroup {self.name}: phase {group.phase or 'unknown'}, {group.running} of at least"
-            f" {group.least} pods run, queue {group.queue_name}"
-        )
-        if group.message:
-            yield f"Volcano about PodGroup {self.name}: {one_line(group.message)}"
+        if group is None:
+            is_read = self.volcano.groups and POD_GROUPS.name not in self.volcano.unread
+            what = "is not among the PodGroups that were read" if is_read else "was not read"
+            yield f"PodGroup {self.name} {what}"
+            yield from self.volcano.notes
+        else:
+            yield (
+                f"PodGroup {self.name}: phase {group.phase or 'unknown'}, {group.running} of at"
+                f" least {group.least} pods run, queue {group.queue_name}"
+            )
+            if group.message:
+                yield f"Volcano about PodGroup {self.name}: {one_line(group.message)}"
+        if not self.queue_name:
+            return
         if self.queue is None:
             is_read = self.volcano.has_queues and QUEUES.name not in self.volcano.unread
-            yield f"Queue {group.queue_name} {'does not exist' if is_read else 'was not read'}"
+            yield f"Queue {self.queue_name} {'does not exist' if is_read else 'was not read'}"
             return
-        above = [f"queue {each.name}" for each in self.volcano.path(group.queue_name)[1:]]
+        above = [f"queue {each.name}" for each in self.volcano.path(self.queue_name)[1:]]
         if above:
-            yield f"above queue {group.queue_name}: {', '.join(above)}"
+            yield f"above queue {self.queue_name}: {', '.join(above)}"
         yield self.volcano.scheduler.text
 
     @cached_property
@@ -65,14 +77,13 @@ class GroupOfPod(msgspec.Struct, frozen=True, dict=True):
         What Volcano's own message names is certain.
         """
         group = self.group
-        if group is None:
-            return ()
         request = self._of_group or self.requests
-        found = shortages(QueueRequest(self.volcano, group.queue_name, request, self.once, group))
+        found = shortages(QueueRequest(self.volcano, self.queue_name, request, self.once, group))
+        message = "" if group is None else group.message
         named = [
             msgspec.structs.replace(each, is_certain=True)
             for each in found
-            if each.resource in _named_resources(group.message)
+            if each.resource in _named_resources(message)
         ]
         return (*named, *(each for each in found if each.resource not in _names(named)))
 
@@ -123,7 +134,7 @@ def _named_resources(message: str) -> frozenset[str]:
 
 def group_advice(group: GroupOfPod, namespace: str) -> str:
     """What shows more of the group and its queue."""
-    queue = "QUEUE" if group.group is None else group.group.queue_name
+    queue = group.queue_name or "QUEUE"
     name = group.name.partition("/")[2]
     return (
         f"kubectl describe podgroup -n {namespace} {name} shows what the group waits for, and"

@@ -53,13 +53,20 @@ def pod_group_of(cluster: KnownCluster, pod: Pod) -> GroupOfPod | None:
     full_name = f"{pod.ref.namespace}/{name}"
     read = cluster.read.volcano
     if read is None:
-        return GroupOfPod(full_name)
+        return GroupOfPod(full_name, annotated=PodsOfQueues(VolcanoObjects()).of(pod))
     volcano = read(pod.ref.namespace, name)
     pods = PodsOfQueues(volcano)
     once = None
     if cluster.read.pods_read and POD_GROUPS.name not in volcano.unread:
         once = requested_once(volcano, cluster.all_pods)
-    group = GroupOfPod(full_name, pods.group(pod), volcano, _requests_of(cluster, pod), once)
+    group = GroupOfPod(
+        full_name,
+        pods.group(pod),
+        volcano,
+        _requests_of(cluster, pod),
+        once,
+        annotated=pods.of(pod),
+    )
     if not group.shortages:
         return group
     first = group.shortages[0]

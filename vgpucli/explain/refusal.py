@@ -19,6 +19,7 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.model import ObjectKind
+from vgpu.inventory import WaitingReason
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.model.reasons import Explained
@@ -47,6 +48,7 @@ from vgpucli.explain.scheduler_message import (
     parsed,
 )
 from vgpucli.explain.sentences import names_text
+from vgpucli.explain.step_values import not_checked, waiting
 from vgpucli.explain.webhooks import DEFAULT_SCHEDULERS
 
 _Cause = Callable[[KnownPod, SchedulerMessage], ExplainedStep | None]
@@ -276,6 +278,23 @@ def group_step(evidence: KnownPod) -> ExplainedStep | None:
     return structs.replace(
         step, detail=detail, advice=group_advice(group, evidence.pod.ref.namespace)
     )
+
+
+def unread_group_step(evidence: KnownPod) -> ExplainedStep | None:
+    """The step of a pod whose PodGroup was not read: Volcano looks at that before the pod.
+
+    Without any object of Volcano it is not even known whether Volcano has the pod.
+    """
+    group = evidence.in_the_way.group
+    if group is None or group.group is not None:
+        return None
+    command = f"kubectl get podgroups -n {evidence.pod.ref.namespace}"
+    texts = (*group.texts, *group.full())
+    if group.volcano.has_queues or group.volcano.groups:
+        return not_checked(WayStep.RESERVED, f"PodGroup {group.name}: {command}", *texts)
+    step = waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
+    advice = f"{command} shows whether Volcano has admitted the group of the pod"
+    return structs.replace(step, detail=texts[0], advice=advice)
 
 
 _by_extender: Final = _by_message(PartKind.EXTENDER, ExplainReason.EXTENDER_FAILS)

@@ -28,6 +28,7 @@ from vgpucli.explain.refusal import (
     refused_step,
     scheduler_texts,
     stopped_step,
+    unread_group_step,
 )
 from vgpucli.explain.scheduler_message import parsed
 from vgpucli.explain.sentences import names_text
@@ -157,7 +158,8 @@ def _unbound(evidence: KnownPod) -> ExplainedStep:
         texts = tuple(scheduler_texts(evidence))
         waits = waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED, *texts)
         waits = structs.replace(waits, detail="; ".join(texts))
-        return stopped_step(evidence) or group_step(evidence) or waits
+        unread_group = None if texts else unread_group_step(evidence)
+        return stopped_step(evidence) or group_step(evidence) or unread_group or waits
     taking = [name for name, _, refusal in evidence.answers if refusal is None]
     taking += sorted(evidence.units_free) if evidence.observed else ()
     fitting = [name for name in taking if name not in evidence.closed]

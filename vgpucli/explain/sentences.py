@@ -242,6 +242,8 @@ def concluded(explanation: Explanation) -> Explanation:
     text = f"the {kind} {verb} at step {decisive.step}"
     if decisive.reasons:
         text += f": {decisive.reasons[0].explanation}"
+    elif (unchecked := _unchecked_before(explanation, decisive)) is not None:
+        text += f"; step {unchecked.step} before it is not checked: it needs {unchecked.needs}"
     if decisive.detail:
         text += f" ({decisive.detail})"
     advice = _advice(decisive)
@@ -249,6 +251,14 @@ def concluded(explanation: Explanation) -> Explanation:
     if kind == "node" and decisive.reasons and not is_own:
         advice = _ADVICE_FOR_NODES.get(decisive.reasons[0].code, advice)
     return structs.replace(explanation, conclusion=text, advice=advice)
+
+
+def _unchecked_before(explanation: Explanation, step: ExplainedStep) -> ExplainedStep | None:
+    """The step before one that waits for it, if that is not checked."""
+    place = explanation.steps.index(step)
+    before = explanation.steps[place - 1] if place else None
+    is_unchecked = before is not None and before.outcome is ExplainOutcome.NOT_CHECKED
+    return before if is_unchecked else None
 
 
 def repair_advice(rule: str) -> str:
