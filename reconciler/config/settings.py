@@ -149,7 +149,7 @@ KEYS: Final = (
         names(f"sharing systems ({', '.join(OBSERVED)})", f"({'|'.join(OBSERVED)})"),
         "Sharing systems that vgpu only observes, and whose pods may be evicted all the same. For a"
         " system that is not named, what a rule would do to its pods is planned, and not applied."
-        " Pods that have ended are evicted in any case.",
+        " Pods that have ended are evicted in any case; those of KAI only if kai is named.",
         "--act-on-scheme",
     ),
     Key(

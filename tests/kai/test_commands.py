@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kai.kai_dumps import document, objects_of, printed
+from tests.kai.kai_dumps import document, is_reservation, objects_of, printed
 from tests.support import kai_player
 from vgpu.model.units import MIB
 
@@ -73,3 +73,48 @@ def test_the_resource_of_a_node_of_kai_is_known(tmp_path):
     explained = document(HEALTHY, tmp_path, "explain", "node", "node2")
     (plugin,) = [each for each in explained["steps"] if each["step"] == "plugin"]
     assert (plugin["outcome"], plugin["evidence"]) == ("passed", ["nvidia.com/gpu: 3"])
+
+
+def reservations(objects):
+    return [each["metadata"] for each in objects if is_reservation(each)]
+
+
+def test_a_reservation_pod_is_explained_with_its_tenants(tmp_path):
+    name = f"kai-resource-reservation/{reservations(HEALTHY)[0]['name']}"
+    text = " ".join(printed(HEALTHY, tmp_path, "explain", "pod", name).split())
+    assert "it keeps GPU-" in text
+    assert "team-a/multi-0" in text
+    assert "never delete it" in text
+    assert "keeps a GPU for other pods" in text
+    assert "not checked" not in text
+
+
+def test_the_tenants_of_a_reservation_pod_that_is_being_deleted_are_warned(tmp_path):
+    objects = objects_of()
+    for metadata in reservations(objects):
+        metadata["deletionTimestamp"] = "2026-11-28T20:40:00Z"
+    found = document(objects, tmp_path, "inspect")["conflicts"]
+    assert {each["type"] for each in found} == {"group_unreserved"}
+    assert all("is being deleted" in each["detail"] for each in found)
+    explained = document(objects, tmp_path, "explain", "pod", "team-a/train-0")
+    assert "fails at step reserved" in explained["conclusion"]
+    plan = document(objects, tmp_path, "reconcile", "plan")
+    assert plan["actions"] == []
+    assert {each["reason"] for each in plan["findings"]} == {"group_unreserved"}
+
+
+def test_fit_names_the_scheduler_of_a_pod_that_it_cannot_place(tmp_path):
+    text = " ".join(printed(HEALTHY, tmp_path, "fit", "--pod", "team-a/train-0").split())
+    assert "the pod is one of KAI Scheduler, by runai-gpu-group" in text
+
+
+def test_an_unknown_size_is_not_shown_as_zero(tmp_path):
+    objects = objects_of("a_node_lacks_its_label", kai_player.HAMICORE)
+    text = printed(objects, tmp_path, "inspect")
+    assert "the memory of 1 GPU is unknown" in text
+    assert "?/?" in text
+    without_nodes = [each for each in HEALTHY if each["kind"] != "Node"]
+    text = " ".join(printed(without_nodes, tmp_path, "inspect").split())
+    assert "2 GPUs, of unknown memory" in text
+    assert "0.0 GiB free of 0.0 GiB" not in text
+    assert "of 0 units" not in text

@@ -1,5 +1,7 @@
 """Conflicts of GPU groups of a real KAI, changed: each is reported, where it is shown."""
 
+import json
+
 import pytest
 
 from reconciler.model import OPT_OUT
@@ -70,3 +72,12 @@ def test_a_reservation_pod_on_another_node_is_unused_there(tmp_path):
 def test_a_pod_without_a_node_awaits_its_reservation_pod():
     assert found(reservation(), tenant(node="")) == []
     assert found(reservation(uuid=gpu(2))) == [("reservation_unused", "gpu-reservation-g")]
+
+
+def test_several_reservation_pods_are_counted_as_such(tmp_path):
+    objects = objects_of()
+    (first, *_) = filter(is_reservation, objects)
+    second = json.loads(json.dumps(first))
+    second["metadata"] |= {"name": "gpu-reservation-z", "uid": "z"}
+    text = " ".join(printed([*objects, second], tmp_path, "inspect").split())
+    assert "has 2 reservation pods on 1 GPU" in text

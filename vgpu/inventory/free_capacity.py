@@ -131,6 +131,7 @@ def free_capacities(views: Sequence[NodeView], probes: CapacityProbes) -> Iterat
             apart=tuple(_apart(places)),
             kept_bytes=sum(view.kept_of(entry).memory_bytes for view, entry in places),
             maybe_held=MaybeHeld.of(unknown, free),
+            unsized=sum(entry.device.memory_bytes is None for _, entry in places),
         )
         probe = probes.pending.get(row.name) or _common_share(row.scheme, places)
         if probe is not None:

@@ -362,6 +362,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
         kept_bytes: memory that is kept free for pods whose GPUs are not known.
         maybe_held: the part of the free memory that pods on an unknown GPU may hold.
         closed: the nodes that other pods may use, and that take none of the counted ones.
+        unsized: number of GPUs whose memory is not known, which are in no sum of memory.
     """
 
     system: str
@@ -377,6 +378,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     kept_bytes: int = 0
     maybe_held: MaybeHeld = NOT_HELD
     closed: tuple[ClosedNodes, ...] = ()
+    unsized: int = 0
 
     @property
     def available_bytes(self) -> int:

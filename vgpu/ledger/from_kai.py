@@ -411,7 +411,20 @@ def _of_groups(
     """Groups without a reservation pod, and groups with several GPUs."""
     for (node, group), pods in sorted(groups.tenants.items()):
         living = [pod for pod in pods if holds_devices(pod) and pod.deleted_at is None]
-        is_missing = lists_all and (node, group) not in groups.reservations
+        reservations = groups.reservations.get((node, group), ())
+        ending = [pod for pod in reservations if pod.deleted_at is not None]
+        if living and ending and len(ending) == len(reservations):
+            yield GroupProblem(
+                ConflictKind.GROUP_UNRESERVED,
+                _ref(living[0]),
+                detail=(
+                    f"{ending[0].ref.key}, the reservation pod of group {group} of"
+                    f" {_named(living)}, is being deleted"
+                ),
+                group=group,
+                members=tuple(map(_ref, living)),
+            )
+        is_missing = lists_all and not reservations
         if living and is_missing and (node, group) not in doubted:
             yield GroupProblem(
                 ConflictKind.GROUP_UNRESERVED,
@@ -429,7 +442,7 @@ def _of_groups(
                 ConflictKind.GROUP_SPLIT,
                 _ref((living or pods)[0]),
                 detail=(
-                    f"group {group} has {count(len(pods), 'reservation pod')} on"
+                    f"group {group} has {len(pods)} reservation pod{'s'[: len(pods) - 1]} on"
                     f" {count(len(gpus), 'GPU')}{on}"
                 ),
                 group=group,

@@ -24,11 +24,12 @@ from vgpu.kube.kai_kinds import BIND_REQUESTS
 from vgpu.kube.quantities import rounded_up
 from vgpu.model.units import count
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.kai.groups import is_reservation, reserved_gpu
 from vgpucli.explain.kai_objects import KaiObjects, groups_of, is_of_kai
 from vgpucli.explain.kai_texts import KaiPart, binding_part, causes, gang_text
 from vgpucli.explain.known_objects import KnownPod
 from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, WayStep
-from vgpucli.explain.sentences import MOST_NAMED
+from vgpucli.explain.sentences import MOST_NAMED, names_text
 from vgpucli.explain.step_values import failed, not_checked, not_reached, passed, waiting
 
 _FAILED: Final = "Failed"
@@ -60,6 +61,8 @@ def _placed(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
     """The step of a pod with a share that KAI has bound: the kubelet allocates nothing to it."""
     pod = evidence.pod
     groups = groups_of(pod)
+    if is_reservation(pod):
+        return _of_reservation(step, evidence)
     asked = {key: pod.annotations.get(key, "") for key in REQUESTS}
     if len(groups) > 1:
         asked[DEVICES] = str(len(groups))
@@ -76,6 +79,37 @@ def _placed(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
         case _:
             return step
 
+
+def _of_reservation(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
+    """The step of a reservation pod, which has the GPU of its group and uses nothing of it."""
+    if evidence.pod.terminal or step.outcome is not ExplainOutcome.NOT_CHECKED:
+        return step
+    text = reservation_text(evidence)
+    match step.step:
+        case WayStep.REQUEST:
+            return passed(WayStep.REQUEST, "a reservation pod of KAI Scheduler: a whole GPU")
+        case WayStep.QUOTA:
+            return passed(WayStep.QUOTA, "KAI's binder has created the pod, and it is admitted")
+        case WayStep.ALLOCATED:
+            return passed(WayStep.ALLOCATED, text)
+        case WayStep.USE:
+            return passed(WayStep.USE, text, NEVER_DELETE)
+        case _:
+            return step
+
+
+def reservation_text(evidence: KnownPod) -> str:
+    """Which GPU a reservation pod keeps, and for whom."""
+    gpu = reserved_gpu(evidence.pod) or "a GPU that it has not reported yet"
+    of_group = ", ".join(groups_of(evidence.pod))
+    names = names_text(evidence.tenants) if evidence.tenants else "no pod of the node"
+    return f"it keeps {gpu} for group {of_group}: {names}"
+
+
+NEVER_DELETE: Final = (
+    "never delete it while its group has pods: KAI's binder then deletes the running pods of the"
+    " group"
+)
 
 _BY_RESERVATION: Final = (
     "a reservation pod of KAI has the GPU from the device plugin; the kubelet allocates nothing to"

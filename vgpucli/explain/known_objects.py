@@ -121,6 +121,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         queue: why Kueue has not admitted a pod that waits for it; None if it does not wait, or if
             nothing is known of its queue.
         kai: what KAI Scheduler has written about a pod that it has to place; None of another pod.
+        tenants: the living pods of the groups of a reservation pod.
     """
 
     pod: Pod
@@ -156,6 +157,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     unit_bytes: UnitBytes = {}
     queue: QueueAnswer | None = None
     kai: KaiObjects | None = None
+    tenants: tuple[str, ...] = ()
 
 
 class KnownNode(msgspec.Struct, frozen=True):

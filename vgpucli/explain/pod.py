@@ -15,6 +15,7 @@ from vgpu.model.objects import MIRROR, MalformedObject
 from vgpu.model.units import percentage, rounded_size
 from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
+from vgpu.schemes.kai.groups import is_reservation
 from vgpu.schemes.system_titles import system_title
 from vgpucli.explain.kai_steps import with_kai
 from vgpucli.explain.known_objects import KnownPod, node_groups
@@ -62,6 +63,9 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         system=_system(evidence),
     )
     explanation = concluded(explanation)
+    if is_reservation(evidence.pod):
+        conclusion = explanation.conclusion.replace(_HAS_SHARE, "keeps a GPU for other pods")
+        explanation = structs.replace(explanation, conclusion=conclusion)
     if not explanation.advice and any(
         each.kind is ConflictKind.PORTION_ZERO for each in evidence.conflicts
     ):
@@ -83,6 +87,8 @@ def _system(evidence: KnownPod) -> str:
         return system_title(evidence.demanded[0].row.name)
     return read_system(evidence)
 
+
+_HAS_SHARE: Final = "has its share of a GPU"
 
 _PORTION_ADVICE: Final = "ask for at least 0.01 of a GPU, or for an amount by gpu-memory"
 

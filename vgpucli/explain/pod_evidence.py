@@ -28,6 +28,7 @@ from vgpu.placement.dialects import (
 from vgpu.placement.node_offers import NodeOffers
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.usage import with_observed
+from vgpu.schemes.kai.groups import gpu_groups, groups_of, is_reservation
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpucli.explain.free_units import (
     nodes_with_units,
@@ -128,6 +129,7 @@ def pod_evidence(cluster: KnownCluster, pod: Pod) -> KnownPod:
         conflicts=() if ledger is None else tuple(unreported(ledger, pod, held, (*own, *nearby))),
         queue=kueue_of(cluster, pod),
         kai=kai_of(cluster, pod),
+        tenants=_tenants(cluster, pod),
     )
     if observed:
         evidence = _with_observed_quota(cluster, evidence)
@@ -195,6 +197,20 @@ def _with_placement(
             demand, [cluster.nodes[name] for name in fitting], cluster.schemes.pods
         ),
     )
+
+
+def _tenants(cluster: KnownCluster, reservation: Pod) -> tuple[str, ...]:
+    """The living pods of the groups of a reservation pod; none of another pod."""
+    if not (reservation.node and is_reservation(reservation)):
+        return ()
+    groups = gpu_groups(cluster.pods_at(reservation.node)).tenants
+    pods = (
+        pod
+        for group in groups_of(reservation)
+        for pod in groups.get((reservation.node, group), ())
+        if holds_devices(pod)
+    )
+    return tuple(dict.fromkeys(pod.ref.key for pod in pods))
 
 
 def _is_read(cluster: KnownCluster, pod: Pod) -> bool:

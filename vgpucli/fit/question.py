@@ -19,7 +19,7 @@ from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_offers import NodeOffers, uncounted
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import cluster_quotas
-from vgpu.schemes.other_schedulers import system_of_resource
+from vgpu.schemes.other_schedulers import other_scheduler, system_of_resource
 from vgpu.schemes.registry import registry
 from vgpu.schemes.system_titles import system_title
 from vgpucli.fit.answer import answer, exclusions, move
@@ -79,7 +79,8 @@ def answered(
         fit = _by_units(read, offers, question)
         requested = _units_text(question)
     elif isinstance(demanded, PlacementRefusal):
-        texts = (_by_claims(pod) or demanded.text, *_misread(pod, schemes))
+        own = _by_claims(pod) or _by_others(pod) or demanded.text
+        texts = (own, *_misread(pod, schemes))
         raise click.ClickException("; ".join(texts))
     else:
         fit = _by_shares(read, simulation, demanded, question)
@@ -320,6 +321,17 @@ def _by_claims(pod: Pod) -> str:
     return (
         "the GPUs of the pod come from ResourceClaims, which kube-scheduler allocates by itself:"
         " vgpu fit does not count them"
+    )
+
+
+def _by_others(pod: Pod) -> str:
+    """That another GPU scheduler places the pod; "" of another pod."""
+    recognised = other_scheduler(pod)
+    if recognised is None:
+        return ""
+    return (
+        f"the pod is one of {recognised.scheduler}, by {recognised.key}: vgpu fit does not know"
+        " where that scheduler places pods"
     )
 
 

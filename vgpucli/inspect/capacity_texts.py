@@ -38,6 +38,10 @@ def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: in
 def fitting(room: FreeCapacity) -> str:
     """The usable part of the free capacity, as text."""
     probe = room.probe
+    if room.gpus and room.unsized == room.gpus:
+        return "how many further pods fit is not known"
+    if probe is None and room.unsized:
+        return "no share of a known size is held and nothing waits, so there is none to try"
     if probe is None:
         return "nothing is held and nothing waits, so there is no usual share to try"
     share = " and ".join(map(wanted, probe.requests))

@@ -127,6 +127,8 @@ def _held(of_node: NvidiaDevices, way: _Way) -> str:
     if way.unit == "replica" and devices.replicas:
         of = "instance" if devices.sharing is Sharing.MIG_TIME_SLICING else "GPU"
         each = f", {devices.replicas} of each {of}"
+    if not devices.capacity and of_node.held:
+        return f"{count(of_node.held, way.unit)} allocated; what the node has is not known"
     held = f"{of_node.held} of {count(devices.allocatable, way.unit)} allocated{each}"
     if devices.allocatable >= devices.capacity:
         return held

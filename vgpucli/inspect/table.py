@@ -225,7 +225,7 @@ class _Table(msgspec.Struct, frozen=True):
             sum(share.memory_bytes or 0 for share in assumed),
             device.memory_bytes,
         )
-        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{AMOUNT}} ", PLAIN))
+        pieces.append((f" {self._of(_known_bytes(entry), device.memory_bytes):>{AMOUNT}} ", PLAIN))
         pieces += self._bar(
             layout.cores,
             held.cores_milli,
@@ -307,7 +307,9 @@ class _Table(msgspec.Struct, frozen=True):
         yield self.glyphs.assumed * doubtful, BAD if held > total else DOUBTFUL
         yield self.glyphs.free * (width - filled), DIM
 
-    def _of(self, held: int, total: int | None) -> str:
+    def _of(self, held: int | None, total: int | None) -> str:
+        if held is None:
+            return "?/?"
         if total is None:
             return f"{rounded_size(held)}/?"
         return (
@@ -373,6 +375,8 @@ class _Table(msgspec.Struct, frozen=True):
             gpus = count(capacity.gpus, "GPU")
             available = rounded_size(capacity.available_bytes)
             free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
+            if capacity.unsized:
+                free = _unsized_text(capacity, free)
             if not capacity.gpus:
                 free = self._why_none(capacity)
             yield [(f"  {capacity.system:<10} {gpus}, {free}", PLAIN)]
@@ -486,3 +490,18 @@ def _summary(inventory: Inventory, as_of: float) -> str:
         counts += f", {count(len(inventory.others), 'pod')} of other GPU schedulers"
     when = datetime.fromtimestamp(as_of, UTC)
     return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _known_bytes(entry: DeviceEntry) -> int | None:
+    """What is held of a GPU; None if neither its size nor that of a share is known."""
+    is_unknown = entry.device.memory_bytes is None and any(
+        holding.share.memory_bytes is None for holding in entry.holdings
+    )
+    return None if is_unknown else entry.held.memory_bytes
+
+
+def _unsized_text(capacity: FreeCapacity, free: str) -> str:
+    """The free memory of the GPUs whose sizes are known, and how many others there are."""
+    if capacity.unsized == capacity.gpus:
+        return "of unknown memory"
+    return f"{free}; the memory of {count(capacity.unsized, 'GPU')} is unknown"
