@@ -276,7 +276,7 @@ class _UsageBuilder:
                 share.core_limit_percent = device.core_limit_percent or None
                 bounds = self._index.ledger.bounds
                 share.accounted, errors = account(report, position, bounds)
-                for error in errors:
+                for error in filter(None, errors):
                     self._reject_number(file, error)
 
     def _reject_number(self, file: RegionFile, detail: str) -> None:

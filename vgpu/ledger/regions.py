@@ -179,7 +179,8 @@ def account(
     errors = [bounds.limit_error(device.uuid, device.memory_limit_bytes)]
     for slot, pid in zip(region.processes, report.host_pids, strict=True):
         (unclear if pid is None else live if pid else dead).append(slot.used[position])
-    total = _sum("total", live, unclear)
+    sums = None if unclear else _sums(live)
+    total = sums[0] if sums else _sum("total", live, unclear)
     phantom = _sum("total", dead, unclear) if dead or unclear else 0
     if error := bounds.use_error(device.uuid, total or 0):
         return None, [*errors, error, unreadable(report.file, position)]
@@ -187,8 +188,12 @@ def account(
         errors.append(f"dead processes have {error}")
         phantom = None
     errors.append(unreadable(report.file, position))
-    context, module = _sum("context", live, unclear), _sum("module", live, unclear)
-    data, other = _sum("data", live, unclear), None
+    if sums:
+        _, context, module, data = sums
+    else:
+        context, module = _sum("context", live, unclear), _sum("module", live, unclear)
+        data = _sum("data", live, unclear)
+    other = None
     if total is not None and context is not None and module is not None and data is not None:
         other = max(0, total - context - module - data)
     busy = None
@@ -197,6 +202,19 @@ def account(
     processes = None if total is None else sum([use.total != 0 for use in live])
     accounted = Accounted(context, module, data, other, total, phantom, processes, busy)
     return accounted, errors
+
+
+def _sums(live: Iterable[RegionUse]) -> tuple[int, int | None, int | None, int | None] | None:
+    """All sums of slots that live, in one pass; None if a part is unknown."""
+    total = context = module = data = 0
+    for use in live:
+        if use.total is None or use.context is None or use.module is None or use.data is None:
+            return None
+        total += use.total
+        context += use.context
+        module += use.module
+        data += use.data
+    return total, context, module, data
 
 
 def _sum(counter: str, counted: Iterable[RegionUse], unclear: Sequence[RegionUse]) -> int | None:

@@ -65,7 +65,7 @@ def usages(
             place = owner.pod_uid, name(owner, process.pid), process.device
             processes.setdefault(place, []).append(process)
     return tuple(
-        Usage(*place, _used(own), tuple(process.pid for process in own))
+        Usage(*place, _used(own), tuple([process.pid for process in own]))
         for place, own in processes.items()
     )
 

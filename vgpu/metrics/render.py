@@ -68,6 +68,7 @@ class TableLines:
         """``values`` promises that a row that equals an earlier one has the same numbers."""
         self._table = table
         self._values = values and bool(table.labels)
+        self._columns = tuple(_Column(*column) for column in enumerate(table.families))
         self._forget()
 
     def _forget(self) -> None:
@@ -106,7 +107,7 @@ class TableLines:
             rows[key] = kept
             if not self._values or (kept.row is not row and kept.row != row):
                 kept.row = row if self._values else None
-                _update_row(table.families, kept, row, changed)
+                _update_row(self._columns, kept, row, changed)
         if list(rows) != list(before):
             changed.update(range(len(table.families)))
         self.rows = rows
@@ -116,22 +117,36 @@ class TableLines:
             self.series = sum(body.count(b"\n") for body in self.bodies)
 
 
-def _update_row(families: Sequence[Family], kept: _Row, row: Any, changed: set[int]) -> None:
+class _Column:
+    """A family with its place in the table; what each changed number needs is computed once."""
+
+    __slots__ = ("family", "index", "is_mapped", "name", "value")
+
+    def __init__(self, index: int, family: Family) -> None:
+        self.index = index
+        self.family = family
+        self.name = family.name
+        self.value = family.value
+        self.is_mapped = family.is_mapped
+
+
+def _update_row(columns: Sequence[_Column], kept: _Row, row: Any, changed: set[int]) -> None:
     """Make the lines whose number has changed, and add the indexes of their families."""
-    numbers = kept.numbers
-    for index, family in enumerate(families):
-        number = family.value(row)
+    numbers, lines, labels = kept.numbers, kept.lines, kept.labels
+    for column in columns:
+        number: Any = column.value(row)
+        index = column.index
         if number == numbers[index]:
             continue
-        if family.is_mapped:
-            numbers[index] = dict(number or {})  # type: ignore[arg-type]  # it is a mapping
-            text = _labelled(family, kept.labels, numbers[index])
+        if column.is_mapped:
+            number = dict(number or {})
+            text = _labelled(column.family, labels, number)
         else:
-            numbers[index] = number
-            text = _plain(family.name, kept.labels, number)
+            text = _plain(column.name, labels, number)
+        numbers[index] = number
         line = text.encode("utf-8", "replace")
-        if line != kept.lines[index]:
-            kept.lines[index] = line
+        if line != lines[index]:
+            lines[index] = line
             changed.add(index)
 
 
