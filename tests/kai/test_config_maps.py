@@ -139,7 +139,7 @@ def test_at_the_api_server_those_of_pods_without_a_reservation_pod_are_read():
     assert {name for _, name in cluster.asked} == {f"{PREFIX}-0", f"{PREFIX}-0-evar"}
 
 
-def test_without_the_right_a_namespace_is_asked_once_and_a_note_says_so():
+def test_without_the_right_a_namespace_is_asked_once_and_is_a_note():
     pods = [tenant(name, annotations=ASKS) for name in ("a", "b")]
     cluster, notes = Cluster({}, "team-a"), []
     assert shared_gpu_maps(cluster, pods, notes) == {}

@@ -295,7 +295,7 @@ def test_what_others_are_guaranteed_lowers_a_limit(tmp_path, plugin):
     assert limit_of(document, "ml")[1] == "computed: 20 on the nodes, without 15 of other queues"
 
 
-def test_a_limit_that_guarantees_may_lower_says_what_was_not_read(tmp_path):
+def test_a_limit_that_guarantees_may_lower_names_what_was_not_read(tmp_path):
     amount, source = limit_of(by_queue(tmp_path, *GUARANTEED), "ml")
     assert amount == 7
     assert source.endswith("guarantees of other queues may lower it: plugins unknown")
