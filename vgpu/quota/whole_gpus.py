@@ -23,15 +23,15 @@ def with_whole_gpus(
         if any(amounts.values()):
             recorded.add(pod.ref.uid)
         yield pod, amounts
-    shared = {
+    whole = {
         node.name
         for node in nodes
-        if any(row.name == HAMI.name and row.has_devices(node) for row in registry().rows)
+        if not any(row.name == HAMI.name and row.has_devices(node) for row in registry().rows)
     }
     names = names_of(HAMI.name)
     parts = {names.memory, names.percentage, names.cores}
     for pod in pods:
-        if pod.phase != "Running" or pod.node in shared or pod.ref.uid in recorded:
+        if pod.phase != "Running" or pod.node not in whole or pod.ref.uid in recorded:
             continue
         units = pod.requested_units()
         gpus = units.get(GPU, 0)

@@ -25,7 +25,7 @@ from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import NodeLock
-from vgpu.schemes.nvidia.resources import is_nvidia_resource
+from vgpu.inventory.nvidia import is_own_unit
 from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownPod
@@ -460,7 +460,7 @@ def _other_checks(
 
 def _is_of_gpus(resource: str) -> bool:
     """Whether a resource is a GPU's by its name, of whichever system or vendor."""
-    tests = (is_gpu_resource, is_nvidia_resource, is_foreign_resource)
+    tests = (is_gpu_resource, is_own_unit, is_foreign_resource)
     return any(is_gpus(resource) for is_gpus in tests)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from vgpu.kube.kueue_kinds import ClusterQueue
 from vgpu.model.objects import Pod
 from vgpu.quota.kai_tree import kai_queue_name
 from vgpu.quota.kueue_tree import (
@@ -92,30 +91,28 @@ def selected_queues(
     )
 
 
-def has_all_local_queues(kueue: KueueObjects, queue: ClusterQueue, pods: Iterable[Pod]) -> bool:
-    """Whether nothing shows that LocalQueues of the ClusterQueue were not read.
+def wholly_read(kueue: KueueObjects, pods: Sequence[Pod]) -> frozenset[str]:
+    """The ClusterQueues of which nothing shows that some LocalQueues were not read.
 
     Objects of one namespace are mostly a list of that namespace, and a workload or a running pod
     may name a LocalQueue that is not there.
     """
-    pods = tuple(pods)
-    known = {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
     spaces = {each.namespace for each in kueue.local_queues}
     spaces |= {each.namespace for each in kueue.workloads}
     spaces |= {each.ref.namespace for each in pods}
-    has_own = any(each.cluster_queue == queue.name for each in kueue.local_queues)
-    if kueue.namespace or len(spaces) <= 1 or not has_own:
-        return False
-    of_workloads = {
-        local_queue_name(each.namespace, each.queue)
+    if kueue.namespace or len(spaces) <= 1:
+        return frozenset()
+    known = {local_queue_name(each.namespace, each.name) for each in kueue.local_queues}
+    partly = {
+        each.admitted_by
         for each in kueue.workloads
-        if each.admitted_by == queue.name and not each.has_finished
+        if not each.has_finished and local_queue_name(each.namespace, each.queue) not in known
     }
     in_queues = PodsInQueues(kueue)
-    queued = [in_queues.of(pod) for pod in pods if pod.phase == "Running"]
-    of_pods = {
-        each.local_queue
-        for each in queued
-        if each is not None and each.local_queue and each.cluster_queue in ("", queue.name)
-    }
-    return of_workloads | of_pods <= known
+    for pod in pods:
+        queued = in_queues.of(pod) if pod.phase == "Running" else None
+        if queued is not None and queued.local_queue and queued.local_queue not in known:
+            if not queued.cluster_queue:
+                return frozenset()  # it may be of any
+            partly.add(queued.cluster_queue)
+    return frozenset(each.cluster_queue for each in kueue.local_queues) - partly

@@ -45,7 +45,7 @@ from vgpucli.inspect.queue_document import (
     QueuesDocument,
     QuotaDocument,
 )
-from vgpucli.inspect.queue_selection import SelectedQueues, has_all_local_queues, selected_queues
+from vgpucli.inspect.queue_selection import SelectedQueues, selected_queues, wholly_read
 from vgpucli.inspect.read import Read
 from vgpucli.tabwriter import table
 
@@ -244,6 +244,8 @@ def _row(name: str, quota: QuotaDocument, columns: Sequence[str]) -> tuple[str, 
 def remarks(view: QueuesView) -> Iterator[str]:
     """What borrows, what admits nothing, what does not sum, and the findings."""
     tree, kueue, selected = view.queues.tree, view.queues.kueue, view.selected
+    is_read = LOCAL_QUEUES.name not in kueue.unread
+    wholly = wholly_read(kueue, view.pods) if is_read else frozenset()
     for queue in kueue.cluster_queues:
         node = tree.nodes[QuotaName(QuotaLevel.CLUSTER_QUEUE, queue.name)]
         if not selected.has(node.name):
@@ -253,8 +255,7 @@ def remarks(view: QueuesView) -> Iterator[str]:
                 yield borrowing_text(node, key)
         if queue.inactive:
             yield f"{node.name.text} admits nothing: {queue.inactive}"
-        is_read = LOCAL_QUEUES.name not in kueue.unread
-        if is_read and has_all_local_queues(kueue, queue, view.pods):
+        if queue.name in wholly:
             yield from _differing(tree, node)
     known = {queue.name for queue in kueue.cluster_queues}
     for local in kueue.local_queues:
