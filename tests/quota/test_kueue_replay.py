@@ -379,6 +379,15 @@ def test_local_queues_of_one_namespace_prove_no_difference_of_counts(tmp_path, k
     assert "differ" not in " ".join(document(own, tmp_path)["remarks"])
 
 
+def test_a_queue_that_counts_another_amount_than_its_local_queues_is_a_remark(tmp_path):
+    def counts_more(obj):
+        if (obj["kind"], obj["metadata"]["name"]) == ("ClusterQueue", "c"):
+            obj["status"]["flavorsReservation"][0]["resources"][0]["total"] = "7"
+
+    remarks = document(changed(after(STRICT), counts_more), tmp_path)["remarks"]
+    assert len([text for text in remarks if "Kueue's own counts differ" in text]) == 1
+
+
 def test_of_a_namespace_only_its_own_remarks_and_findings_are_shown(tmp_path):
     dump = written(after("a_job_ends"), tmp_path)
     words = ("inspect", "--by", "queue", "-o", "json", "--from", dump)
