@@ -31,7 +31,8 @@ MOST_GIB: Final = 10_240
 class SystemFit(msgspec.Struct, frozen=True, rename="camel"):
     """The answer of ``vgpu fit`` for one system, and the command that has it.
 
-    ``problem`` is why there is none, "" if there is one.
+    ``problem`` is why there is none, "" if there is one. ``ignored`` is what was not asked for,
+    since the system does not divide it: ``cores``, or ``memory and cores``.
     """
 
     system: str
@@ -39,24 +40,46 @@ class SystemFit(msgspec.Struct, frozen=True, rename="camel"):
     command: str
     answer: FitDocument | None
     problem: str = ""
+    ignored: str = ""
 
 
 class FitView(msgspec.Struct, frozen=True, rename="camel"):
-    """What was asked, and the answers; ``memoryGib`` is 0 if nothing was asked."""
+    """What was asked, and the answers; ``memoryGib`` is 0 if nothing was asked.
+
+    ``notAsked`` are other sharing systems of the cluster.
+    """
 
     memory_gib: float
     cores: int
     systems: tuple[SystemFit, ...]
+    not_asked: tuple[str, ...] = ()
 
 
 def fit_view(snapshot: FleetSnapshot, query: Mapping[str, str]) -> FitView:
     """The answers of all systems with GPUs in the cluster; numbers out of range ask nothing."""
     memory, cores = _number(query.get("memory", ""), MOST_GIB), _number(query.get("cores", ""), 100)
-    if not memory:
-        return FitView(0.0, int(cores), ())
+    if not memory or (not cores and not _is_zero(query.get("cores", ""))):
+        return FitView(0.0, math.ceil(cores), ())
     systems = sorted({room.system for room in snapshot.inspect.free_capacities} & ASKED.keys())
     found = [_asked(snapshot, system, memory, math.ceil(cores)) for system in systems]
-    return FitView(memory, math.ceil(cores), (*found, *_asked_of_nvidia(snapshot)))
+    return FitView(
+        memory, math.ceil(cores), (*found, *_asked_of_nvidia(snapshot)), _not_asked(snapshot)
+    )
+
+
+def _not_asked(snapshot: FleetSnapshot) -> tuple[str, ...]:
+    """The titles of sharing systems whose requests are of another form."""
+    of_nodes = {system for node in snapshot.inspect.nodes for system in node.systems}
+    titles = {system_title(system) for system in of_nodes - ASKED.keys()}
+    return tuple(sorted(titles | {each.scheduler for each in snapshot.inspect.other_schedulers}))
+
+
+def _is_zero(text: str) -> bool:
+    """Whether no cores are asked for: nothing is written, or a zero."""
+    try:
+        return not text.strip() or float(text) == 0
+    except ValueError:
+        return False
 
 
 def _asked_of_nvidia(snapshot: FleetSnapshot) -> Iterator[SystemFit]:
@@ -72,7 +95,7 @@ def _asked_of_nvidia(snapshot: FleetSnapshot) -> Iterator[SystemFit]:
         answer, problem = snapshot.answers.fit({resource: 1})
         command = snapshot.command(("fit", f"--request={resource}=1"))
         title = f"NVIDIA: {resource}"
-        yield SystemFit(resource, title, command, answer, problem)
+        yield SystemFit(resource, title, command, answer, problem, "memory and cores")
 
 
 def _number(text: str, most: int) -> float:
@@ -95,4 +118,5 @@ def _asked(snapshot: FleetSnapshot, system: str, memory_gib: float, cores: int) 
     words = [f"--request={name}={units}" for name, units in requests.items()]
     command = snapshot.command(("fit", *words))
     answer, problem = snapshot.answers.fit(requests)
-    return SystemFit(system, system_title(system), command, answer, problem)
+    ignored = "cores" if cores and "cores" not in ASKED[system] else ""
+    return SystemFit(system, system_title(system), command, answer, problem, ignored)

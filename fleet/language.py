@@ -13,7 +13,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from vgpu.model.printable_text import printable
-from vgpu.model.units import count
+from vgpu.model.units import count, count_more
 
 LANGUAGES: Final[Mapping[str, str]] = {"en": "English", "zh-CN": "中文"}
 """The languages, by their codes in HTML; the first is the default."""
@@ -41,7 +41,8 @@ class Texts:
     def count(self, number: int, noun: str) -> str:
         """A number of things, such as ``2 pods``."""
         if self.language == _ENGLISH:
-            return count(number, noun)
+            further = noun.removeprefix("more ")
+            return count(number, noun) if further == noun else count_more(number, further)
         return f"{number} {self._texts.get(noun) or noun}"
 
     def reason(self, text: str) -> Markup:
