@@ -1,6 +1,7 @@
 """Who may look at the page of a laptop: whoever has the key that was printed, and nobody by chance.
 
     GET /?key=K       303 to / with the cookie, once; K is no key any more
+    GET /?key=K       from the file of --open, which is another site: 200, a page that leads to /
     GET / with cookie 200
     GET /             403
 
@@ -11,6 +12,7 @@ foreign Origin, or ``Sec-Fetch-Site: cross-site`` (403). Other users of the mach
 import hmac
 import secrets
 import threading
+from html import escape
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
@@ -24,6 +26,9 @@ _NO_KEY: Final = plain(403, "open the address that vgpu fleet has printed: its k
 _NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 """The hosts of a browser on this machine."""
 
+_HTTP_PORT: Final = "80"
+"""The port that a browser leaves out of the Host."""
+
 _OWN_SITES: Final = ("", "same-origin", "none")
 """Values of Sec-Fetch-Site of requests that no other page has caused."""
 
@@ -36,10 +41,14 @@ class Door:
         self._value = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
         self._port = ""
+        self._hosts: frozenset[str] = frozenset()
 
-    def address(self, url: str) -> str:
-        """The address to print, with the key; ``url`` is where the program listens."""
-        self._port = url.rpartition(":")[2].strip("/")
+    def address(self, url: str, *others: str) -> str:
+        """The address to print, with the key; the program listens at ``url`` and the ``others``."""
+        ports = [each.rpartition(":")[2].strip("/") for each in (url, *others)]
+        self._port = ports[0]
+        hosts = {f"{name}:{port}" for name in _NAMES for port in ports}
+        self._hosts = frozenset(hosts | ({*_NAMES} if _HTTP_PORT in ports else set()))
         return f"{url.rstrip('/')}/?key={self._key}"
 
     def guarded(self, handler: Handler) -> Handler:
@@ -52,19 +61,21 @@ class Door:
 
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
         headers = request.headers
-        hosts = {f"{name}:{self._port}" for name in _NAMES}
-        if headers.get("host", "").lower() not in hosts:
+        if headers.get("host", "").lower() not in self._hosts:
             return _WRONG_HOST
         origin = headers.get("origin", "")
-        is_own = not origin or origin.lower().removeprefix("http://") in hosts
-        if not is_own or headers.get("sec-fetch-site", "") not in _OWN_SITES:
-            return _FOREIGN
-        if self._has_cookie(headers.get("cookie", "")):
-            return None
+        is_own = not origin or origin.lower().removeprefix("http://") in self._hosts
+        is_sent_by_own = headers.get("sec-fetch-site", "") in _OWN_SITES
         (key, *_) = parse_qs(request.query).get("key", [""])
-        if request.method == "GET" and self._takes(key):
-            return _entered(request.path, self._cookie_name, self._value)
-        return _NO_KEY
+        has_key = is_own and request.method == "GET" and bool(key)
+        if not is_own or not (is_sent_by_own or has_key):
+            return _FOREIGN
+        if is_sent_by_own and self._has_cookie(headers.get("cookie", "")):
+            return None
+        if has_key and self._takes(key):
+            entered = _entered(request.path, self._cookie_name, self._value)
+            return entered if is_sent_by_own else _through_own_page(entered)
+        return _NO_KEY if is_sent_by_own else _FOREIGN
 
     @property
     def _cookie_name(self) -> str:
@@ -82,6 +93,19 @@ class Door:
             if is_key:
                 self._key = ""
             return is_key
+
+
+def opening_page(address: str) -> str:
+    """A file that leads a browser to the address: other users see a command line, not the file."""
+    return f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(address)}">'
+
+
+def _through_own_page(entered: HttpResponse) -> HttpResponse:
+    """The same by a page: to where a foreign page redirects, a browser sends no Strict cookie."""
+    headers = dict(entered.headers)
+    body = opening_page(headers.pop("Location")).encode()
+    headers["Content-Type"] = "text/html; charset=utf-8"
+    return HttpResponse(HTTPStatus.OK, tuple(headers.items()), body)
 
 
 def _entered(path: str, name: str, value: str) -> HttpResponse:

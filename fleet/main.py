@@ -1,8 +1,10 @@
 """`vgpu fleet`: the page about all shared GPUs of a cluster, for people; read-only."""
 
 import webbrowser
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -97,12 +99,23 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         make = _maker(stack, flags, is_dump=is_dump)
         guarded = (lambda handler: handler) if far else door.guarded
         host.start(stack.enter_context(page_service(make, every, guarded)))
-        address = host.urls[0] if far else door.address(host.urls[0])
+        address = host.urls[0] if far else door.address(*host.urls)
         say(f"The page{'' if far else ', for one browser on this machine'}: {address}")
         if flags["opens"]:
-            webbrowser.open(address)
+            webbrowser.open(address if far else stack.enter_context(_opening_file(address)))
         host.wait()
     ctx.exit(host.leave())
+
+
+@contextmanager
+def _opening_file(address: str) -> Iterator[str]:
+    """The URL of a file, for this user alone, that leads to the address with its key."""
+    from fleet.door import opening_page  # noqa: PLC0415
+
+    with NamedTemporaryFile("w", prefix="vgpu-fleet-", suffix=".html", encoding="utf-8") as file:
+        file.write(opening_page(address))
+        file.flush()
+        yield Path(file.name).as_uri()
 
 
 def _far_address(web: WebOptions) -> str:

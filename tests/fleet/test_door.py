@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fleet.door import Door
+from fleet.main import _opening_file
 from vgpu.web.message import HttpRequest, HttpResponse
 
 OWN = {"host": "127.0.0.1:9404"}
@@ -97,3 +98,35 @@ def test_what_its_own_page_or_the_person_asks_for_is_answered(door, key, site):
 def test_the_key_leads_to_no_other_host(door, key):
     answer = ask(door, "//evil.example", f"key={key}")
     assert dict(answer.headers)["Location"] == "/"
+
+
+def test_each_address_of_the_program_is_its_own():
+    door = Door()
+    printed = door.address("http://127.0.0.1:9404/", "http://[::1]:80/")
+    cookie = entered(door, re.search(r"key=([\w-]+)$", printed)[1])
+    for host in ("127.0.0.1:9404", "localhost:80", "[::1]", "127.0.0.1"):
+        assert ask(door, host=host, cookie=cookie).status == 200
+    assert ask(door, host="127.0.0.1:81", cookie=cookie).status == 421
+
+
+def test_the_file_of_open_leads_to_the_page_by_a_page_of_its_own(door, key):
+    cross = {"sec_fetch_site": "cross-site"}
+    assert ask(door, query="key=x", **cross).status == 403
+    answer = ask(door, query=f"key={key}", **cross)
+    headers = dict(answer.headers)
+    assert (answer.status, "Location" in headers) == (200, False)
+    assert b'content="0;url=/"' in answer.body
+    cookie = headers["Set-Cookie"].partition(";")[0]
+    assert ask(door, cookie=cookie, sec_fetch_site="same-origin").status == 200
+    assert ask(door, query=f"key={key}", cookie=cookie, **cross).status == 403
+
+
+def test_the_key_is_in_a_file_of_this_user_and_in_no_command_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with _opening_file("http://127.0.0.1:9404/?key=secret") as url:
+        assert "secret" not in url
+        (file,) = tmp_path.iterdir()
+        assert url == file.as_uri()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert "key=secret" in file.read_text()
+    assert not file.exists()
