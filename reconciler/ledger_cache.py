@@ -43,9 +43,10 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     ledger: Ledger | None
     doubts: tuple[NodeDoubt, ...]
     held: tuple[tuple[Pod, Amounts], ...] = ()
+    doubted_groups: frozenset[Place] = frozenset()
 
 
-_Settings = tuple[tuple[SchemeCodec, ...], UnitBytes, tuple[bool, bool], frozenset[Place]]
+_Settings = tuple[tuple[SchemeCodec, ...], UnitBytes, tuple[bool, bool]]
 """What all ledgers depend on."""
 
 
@@ -55,7 +56,7 @@ class LedgerCache:
     def __init__(self, *, keeps_held: bool = False) -> None:
         """Nothing is known yet. ``keeps_held``: keep what each pod holds, too."""
         self._keeps_held = keeps_held
-        self._settings: _Settings = ((), {}, (False, False), frozenset())
+        self._settings: _Settings = ((), {}, (False, False))
         self._pages: dict[str, _Page] = {}
 
     @property
@@ -89,12 +90,15 @@ class LedgerCache:
             resource_claims or ClusterResourceClaims(), all_pods
         )
         codecs_now, units = tuple(codecs), unit_bytes or {}
-        settings = codecs_now, units, (lists_all, lists_reservations), doubted_groups
+        settings = codecs_now, units, (lists_all, lists_reservations)
         if settings != self._settings:
             self._settings, self._pages = settings, {}
         unhealthy_by_node = unhealthy or {}
         at_home = _at_home(all_pods, codecs_now)
         known = {node.name: node for node in nodes}
+        doubted_at: dict[str, set[Place]] = {}
+        for place in doubted_groups:
+            doubted_at.setdefault(place[0], set()).add(place)
         before, self._pages = self._pages, {}
         for name in (
             *known,
@@ -103,7 +107,10 @@ class LedgerCache:
             node = known.get(name) or Node(name)
             pods_here, text = tuple(at_home.get(name, ())), unhealthy_by_node.get(name, "")
             own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
+            doubted = frozenset(doubted_at.get(name, ()))
             cached = before.get(name)
+            if cached is not None and cached.doubted_groups != doubted:
+                cached = None
             if cached is None or not _same(cached, node, pods_here, text, own_resource_claims):
                 ledger = node_ledger(
                     node,
@@ -113,13 +120,15 @@ class LedgerCache:
                     own_resource_claims,
                     lists_reservations=lists_reservations,
                     lists_tenants=lists_all,
-                    doubted_groups=doubted_groups,
+                    doubted_groups=doubted,
                 )
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
                 kept = ledger if is_notable(ledger, pods_here) else None
                 held = self._held(node, pods_here, ledger) if self._keeps_held else ()
-                cached = _Page(node, pods_here, text, own_resource_claims, kept, doubts, held)
+                cached = _Page(
+                    node, pods_here, text, own_resource_claims, kept, doubts, held, doubted
+                )
             self._pages[name] = cached
         return {
             name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None

@@ -37,7 +37,6 @@ def kai(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     nothing from the others of its group.
     """
     pod_index = PodIndex(cluster_index)
-    awaited = awaited_groups(cluster_index.all_pods)
     for ledger in cluster_index.snapshot.ledgers.values():
         found: dict[tuple[PodRef, Cause], list[Conflict]] = {}
         named: set[PodRef] = set()
@@ -45,7 +44,7 @@ def kai(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
             cause = CAUSES.get(conflict.kind)
             if cause is None or conflict.pod is None:
                 continue
-            if cause is Cause.RESERVATION_UNUSED and conflict.group in awaited:
+            if cause is Cause.RESERVATION_UNUSED and _is_awaited(conflict.group, cluster_index):
                 continue
             about = (conflict.pod, *(each for each in conflict.members if each != conflict.pod))
             asking = [each for each in about if not _has_opted_out(pod_index.pod(each.uid))]
@@ -56,6 +55,11 @@ def kai(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
         for (pod, cause), conflicts in found.items():
             object_ref = pod_index.object_ref(pod, ledger.node)
             yield group_finding(conflicts, cause, object_ref, ledger.node, policy)
+
+
+def _is_awaited(group: str, cluster_index: ClusterIndex) -> bool:
+    """Whether a pod without a node has the group already, so that its binding is under way."""
+    return group in awaited_groups(cluster_index.all_pods)
 
 
 def group_finding(

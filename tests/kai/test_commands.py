@@ -55,6 +55,7 @@ def test_each_pod_of_a_group_is_explained_with_its_conflict(tmp_path, name):
     (reserved,) = [each for each in explained["steps"] if each["step"] == "reserved"]
     assert [each["code"] for each in reserved["reasons"]] == ["group_unreserved"]
     assert "fails at step reserved" in explained["conclusion"]
+    assert "which is gone or being deleted" in str(explained["steps"])
 
 
 def test_explain_node_names_the_conflicts_of_its_groups(tmp_path):

@@ -66,7 +66,7 @@ def unchecked_note(pods: Iterable[Pod], *, lists_all: bool) -> Iterator[str]:
     )
     if tenants:
         yield (
-            "whether the GPU groups of KAI Scheduler have reservation pods is not checked: the dump"
-            " has neither the namespace of these pods nor one of them:"
-            f" {examples_text(tenants)}"
+            "whether the GPU groups of KAI Scheduler have reservation pods is not checked, since"
+            " nothing shows that the dump has the pods of all namespaces"
+            f" (kubectl get nodes,pods,namespaces -A -o json): {examples_text(tenants)}"
         )

@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import structs
 
+from reconciler.reasons import Cause
 from vgpu.inventory import WaitingReason
 from vgpu.kube.errors import one_line
 from vgpu.kube.kai_groups import DEVICES, KAI_GROUPS, KAI_PODS, REQUESTS, UNLIMITED, Unschedulable
@@ -75,7 +76,9 @@ def _placed(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
         case WayStep.RESERVED:
             return passed(WayStep.RESERVED, f"the pod is bound to node {pod.node}, in {named}")
         case WayStep.ALLOCATED if step.outcome is ExplainOutcome.PASSED:
-            return passed(WayStep.ALLOCATED, f"{named}: {_BY_RESERVATION}")
+            is_doomed = any(each.cause is Cause.GROUP_UNRESERVED for each in evidence.findings)
+            text = _BY_LOST_RESERVATION if is_doomed else _BY_RESERVATION
+            return passed(WayStep.ALLOCATED, f"{named}: {text}")
         case _:
             return step
 
@@ -101,14 +104,21 @@ def _of_reservation(step: ExplainedStep, evidence: KnownPod) -> ExplainedStep:
 def reservation_text(evidence: KnownPod) -> str:
     """Which GPU a reservation pod keeps, and for whom."""
     gpu = reserved_gpu(evidence.pod) or "a GPU that it has not reported yet"
-    of_group = ", ".join(groups_of(evidence.pod))
+    groups = groups_of(evidence.pod)
+    if not groups:
+        return f"it keeps {gpu}"
     names = names_text(evidence.tenants) if evidence.tenants else "no pod of the node"
-    return f"it keeps {gpu} for group {of_group}: {names}"
+    return f"it keeps {gpu} for group {', '.join(groups)}: {names}"
 
 
 NEVER_DELETE: Final = (
     "never delete it while its group has pods: KAI's binder then deletes the running pods of the"
     " group"
+)
+
+_BY_LOST_RESERVATION: Final = (
+    "the device plugin has allocated the GPU to a reservation pod of KAI, which is gone or being"
+    " deleted; the kubelet allocates nothing to the pod itself"
 )
 
 _BY_RESERVATION: Final = (

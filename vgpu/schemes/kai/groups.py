@@ -58,9 +58,9 @@ def resembles_reservation(pod: Pod) -> bool:
 
     Whoever writes labels and annotations can make a pod look so: it shows nothing but a doubt.
     """
-    asks = any(key in pod.annotations for key in FRACTIONS)
-    has_marks = RESERVATION in pod.labels.items() or RESERVED_GPU in pod.annotations
-    return bool(groups_of(pod)) and has_marks and not asks
+    if RESERVATION not in pod.labels.items() and RESERVED_GPU not in pod.annotations:
+        return False
+    return not any(key in pod.annotations for key in FRACTIONS) and bool(groups_of(pod))
 
 
 def doubted_groups(pods: Iterable[Pod]) -> frozenset[Place]:
