@@ -13,6 +13,7 @@ from reconciler.observe import ClusterView
 from reconciler.observe.cluster import cluster_view
 from reconciler.observe.owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes, with_resource_claims
+from vgpu.inventory.kai_shares import unchecked_note
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import DumpItems, decode_dump, ignored_text, is_cut, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
@@ -76,6 +77,7 @@ class DumpObserver:
         notes = [note for note in missing.values() if note]
         notes += [f"{ignored} ignored"] if ignored else []
         notes += _undated(dump.pods)
+        notes += unchecked_note(objects.pods, lists_all=dump.lists_all)
         if cut:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))

@@ -63,7 +63,9 @@ def test_lists_of_some_namespaces_do_not_show_that_a_reservation_pod_is_gone(tmp
     assert not lists_all(objects)
     found = document(objects, tmp_path, "inspect")
     assert kinds(found) == []
-    assert any(UNCHECKED in note and "team-a/train-0" in note for note in found["notes"])
+    plan = document(objects, tmp_path, "reconcile", "plan")
+    for notes in (found["notes"], plan["notes"]):
+        assert any(UNCHECKED in note and "team-a/train-0" in note for note in notes)
 
 
 def test_lists_of_two_namespaces_one_after_another_do_not_either():
