@@ -148,7 +148,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing_behind(clone, first, tmp_path
         running.interrupt()
     assert list(running.temporary.iterdir()) == []
     lines = running.printed().strip().splitlines()
-    assert lines[0] == "A simulated node is being exported. Look at:"
+    assert lines[0] == "The whole cluster on one page, for one browser:"
     assert lines[-1].strip() == "Ctrl-C ends it."  # no log before the text or after it
 
 

@@ -174,8 +174,8 @@ def test_the_sources_that_the_ledger_has_read_are_exported():
     values = series(observation([pod()]))
     read = {at.split('"')[1] for at, value in values.items() if "source_read" in at and value}
     assert read == {"process", "kubelet-checkpoint", "annotations"}
-    of_resource_claims = 2  # exported only where there are ResourceClaims
-    sources = len(Source) - of_resource_claims
+    of_resource_claims, of_groups = 2, 3  # exported only where there are such objects
+    sources = len(Source) - of_resource_claims - of_groups
     assert len(named(values, "vgpu_allocation_source_read")) == sources
 
 

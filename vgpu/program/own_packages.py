@@ -18,8 +18,8 @@ PACKAGES: Final = (
     "deviceplugin",
     "scheduler",
     "kubeshare",
-    "vgpucli",
     "fleet",
+    "vgpucli",
     "simulator",
 )
 """The top-level packages of our wheel."""

@@ -20,12 +20,12 @@ from msgspec import structs
 
 from reconciler.model import ObjectKind
 from vgpu.inventory import WaitingReason
+from vgpu.inventory.nvidia import is_own_unit
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import NodeLock
-from vgpu.inventory.nvidia import is_own_unit
 from vgpu.schemes.other_schedulers import is_foreign_resource
 from vgpucli.doctor.model import DoctorReason
 from vgpucli.explain.known_objects import KnownPod
