@@ -339,8 +339,9 @@ def test_explain_fit_and_the_schedulers_event_name_one_cause(model):
     (scheme,) = (each for each in scheduler_schemes({}) if each.row.name == "hami")
     cache = filled_cache((scheme,), ReadObjects(NOW, nodes, [*full, wants], (), {}, (), (), None))
     demanded = demand_of(wants, (scheme,))
-    event = rejection_of(cache.filter(*demanded, ["gpu-0", "gpu-1", "gpu-2"]).refused, *demanded)
-    fit = answer(SchedulingSimulation(cache, ["gpu-0", "gpu-1", "gpu-2"]), demanded)
+    simulation = SchedulingSimulation(cache, ["gpu-0", "gpu-1", "gpu-2"])
+    event = rejection_of(simulation.place(*demanded), *demanded)
+    fit = answer(simulation, demanded)
     explained = explanation(wants, *nodes, *full)
     assert fit.rejection == event
     first = explained.decisive.reasons[0].explanation
