@@ -1,4 +1,4 @@
-"""Explains waiting pods in the background, on a thread of its own: the oldest groups first.
+"""Explains waiting pods in the background, on a thread of its own: of each tab the oldest first.
 
 at most MOST_GROUPS groups of a snapshot, within CPU_SECONDS of processor time
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from fleet.snapshot import FleetSnapshot
-from fleet.waiting import PodTab, similar_pods
+from fleet.waiting import PodTab, in_turns, similar_pods
 from vgpucli.doctor.answer import error_place
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Explainer:
                 log.warning("pods were not explained", extra={"reason": error_place(error)})
 
     def _explain_all(self, snapshot: FleetSnapshot) -> None:
-        groups = [group for group in similar_pods(snapshot) if group.tab in EXPLAINED]
+        groups = in_turns(group for group in similar_pods(snapshot) if group.tab in EXPLAINED)
         end = time.thread_time() + CPU_SECONDS
         for group in groups[:MOST_GROUPS]:
             if self._wanted is not None or self._is_closed or time.thread_time() > end:

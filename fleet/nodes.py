@@ -3,8 +3,8 @@
 /nodes?sort=free&filter=gpu-&system=hami&page=2
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,7 +14,19 @@ from fleet.snapshot import FleetSnapshot
 from vgpucli.inspect.document import NodeDocument, NvidiaDocument
 
 PAGE: Final = 100
-"""Number of nodes on a page."""
+"""Number of nodes, or of problems, on a page."""
+
+_Entry = TypeVar("_Entry")
+
+
+def page_of(
+    entries: Sequence[_Entry], query: Mapping[str, str]
+) -> tuple[Sequence[_Entry], int, int]:
+    """The entries of the page that the query asks for, its number, and the number of pages."""
+    pages = max(1, -(-len(entries) // PAGE))
+    wanted = query.get("page", "1")
+    page = min(pages, max(1, int(wanted))) if wanted.isdecimal() and len(wanted) < 7 else 1
+    return entries[(page - 1) * PAGE : page * PAGE], page, pages
 
 
 class NodeRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -138,8 +150,5 @@ def nodes_view(
     sort = query.get("sort", "")
     sort = sort if sort in SORTS else next(iter(SORTS))
     chosen.sort(key=SORTS[sort])
-    pages = max(1, -(-len(chosen) // PAGE))
-    wanted = query.get("page", "1")
-    page = min(pages, max(1, int(wanted))) if wanted.isdecimal() and len(wanted) < 7 else 1
-    shown = tuple(chosen[(page - 1) * PAGE : page * PAGE])
-    return NodesView(shown, len(rows), len(chosen), page, pages, sort, filters)
+    shown, page, pages = page_of(chosen, query)
+    return NodesView(tuple(shown), len(rows), len(chosen), page, pages, sort, filters)

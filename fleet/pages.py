@@ -15,14 +15,14 @@ from msgspec import structs
 from fleet.fit_form import FitView, fit_view
 from fleet.history import HistoryView, of_gpu, of_namespace, of_pod
 from fleet.measured import MeasuredSource, use_document, used_of_gpus
-from fleet.nodes import NodesView, nodes_view, used_on
+from fleet.nodes import NodesView, nodes_view, page_of, used_on
 from fleet.nvidia import NvidiaHolding, NvidiaSum, holdings_of, nvidia_sums
 from fleet.overview import ModelCapacity, Sentence, Tab, model_capacities, sentence, tabs
 from fleet.problems import FleetProblem, is_only_absent, problems
 from fleet.repairs import Repairs
 from fleet.rights import RIGHTS
 from fleet.snapshot import FleetSnapshot
-from fleet.waiting import PodTab, SimilarPods, similar_pods, with_conclusions
+from fleet.waiting import PodTab, SimilarPods, in_turns, similar_pods, with_conclusions
 from vgpucli.doctor.report import FindingDocument
 from vgpucli.explain.document import ExplanationDocument
 from vgpucli.inspect.document import DeviceDocument, HoldingDocument, NodeDocument, NvidiaDocument
@@ -129,7 +129,7 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
     """The first page."""
     snapshot, groups = answered.snapshot, answered.groups
     nodes = nodes_view(snapshot, answered.problems, answered.used, query)
-    ill = [each for each in groups if each.tab in (PodTab.WAITING, PodTab.ABNORMAL)]
+    ill = in_turns(each for each in groups if each.tab in (PodTab.WAITING, PodTab.ABNORMAL))
     return IndexView(
         sentence(answered.problems, groups, answered.models),
         answered.problems[:FIRST_PROBLEMS],
@@ -146,14 +146,18 @@ def index(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> Ind
 
 
 class ProblemsView(_View, frozen=True):
-    """All that needs action."""
+    """One page of all that needs action, of ``total`` problems."""
 
     problems: tuple[FleetProblem, ...]
+    total: int
+    page: int
+    pages: int
 
 
-def all_problems(answered: Answered, _: Sequence[str], __: Mapping[str, str]) -> ProblemsView:
-    """All problems."""
-    return ProblemsView(answered.problems)
+def all_problems(answered: Answered, _: Sequence[str], query: Mapping[str, str]) -> ProblemsView:
+    """The page of problems that the query asks for."""
+    shown, page, pages = page_of(answered.problems, query)
+    return ProblemsView(tuple(shown), len(answered.problems), page, pages)
 
 
 # ---------------------------------------------------------------- pods

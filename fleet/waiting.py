@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -83,6 +84,15 @@ def similar_pods(snapshot: FleetSnapshot) -> tuple[SimilarPods, ...]:
         groups.setdefault(key, []).append((pod, why))
     made = (_group(snapshot, key, members) for key, members in groups.items())
     return tuple(sorted(made, key=_order))
+
+
+def in_turns(groups: Iterable[SimilarPods]) -> tuple[SimilarPods, ...]:
+    """The groups, one of each tab after the other: many of one tab hide none of another."""
+    by_tab: dict[str, list[SimilarPods]] = {}
+    for group in groups:
+        by_tab.setdefault(group.tab, []).append(group)
+    rounds = zip_longest(*by_tab.values())
+    return tuple(group for each in rounds for group in each if group is not None)
 
 
 def with_conclusions(

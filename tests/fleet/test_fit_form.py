@@ -1,4 +1,4 @@
-"""The form that asks how many more pods fit: what it asks, and what it says it does not ask."""
+"""The form that asks how many more pods fit: what it asks, and what it names as not asked."""
 
 import json
 

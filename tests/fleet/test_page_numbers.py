@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -141,6 +142,29 @@ def test_each_number_is_that_of_its_command(pages, documents):
     assert {"page", "doctor"} <= seen
     if documents["inspect"]["nodes"]:
         assert {"inspect", "inspect-by-namespace"} <= seen
+
+
+def test_the_first_sentence_and_the_models_are_sums_of_inspect(pages, documents):
+    _, own = pages["/"]
+    nodes = documents["inspect"]["nodes"]
+    shared = [(node, gpu) for node in nodes for gpu in node["devices"] if gpu["system"]]
+    taking = [
+        gpu["memoryFreeBytes"] or 0
+        for node, gpu in shared
+        if node["ready"] and not node["unschedulable"] and not node["closed"] and gpu["healthy"]
+    ]
+    sentence = own["sentence"]
+    assert sentence["memoryBytes"] == sum(gpu["memoryBytes"] or 0 for _, gpu in shared)
+    assert (sentence["freeBytes"], sentence["largestFreeBytes"]) == (
+        sum(taking),
+        max(taking, default=0),
+    )
+    held = Counter()
+    for _, gpu in shared:
+        held[gpu["model"]] += gpu["memoryHeldBytes"]
+    assert {each["model"]: each["heldBytes"] for each in own["models"]} == held
+    unbound = {each["pod"]["uid"] for each in documents["inspect"]["pending"] if not each["node"]}
+    assert sentence["waitingPods"] >= len(unbound) > 0 or not unbound
 
 
 def test_what_pods_use_is_shown_where_exporters_measure_it(pages, exporters):

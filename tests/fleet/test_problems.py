@@ -10,6 +10,7 @@ from tests.support.sample_cluster import (
     gpushare_node,
     gpushare_pod,
     node,
+    pod,
     stamp,
     unhealthy,
     volcano_node,
@@ -110,3 +111,31 @@ def test_names_of_other_kinds_are_not_mixed_up(written, node_name):
     ]
     site = site_of(written(objects))
     assert view(site, f"/nodes/{node_name}")["problems"] == []
+
+
+@pytest.fixture(scope="module")
+def many(written):
+    """Many pods that wait and that failed, and many problems."""
+    waiting = [
+        pod(f"waits-{number}", limits={"aliyun.com/gpu-mem": 500}, unschedulable="0/1 nodes.")
+        for number in range(60)
+    ]
+    failed = pod("failed", "g", {"aliyun.com/gpu-mem": 1}, phase="Failed")
+    sick = [volcano_node(f"v-{number}", 2 * number, ready=False) for number in range(150)]
+    return site_of(written([gpushare_node("g"), *waiting, failed, *sick]))
+
+
+def test_many_waiting_pods_hide_no_abnormal_one(many):
+    shown_groups = view(many, "/index")["similarPods"]
+    (abnormal,) = [each for each in shown_groups if each["tab"] == "abnormal"]
+    assert abnormal["name"] == "failed"
+    assert abnormal["conclusion"]
+
+
+def test_many_problems_have_pages(many):
+    first = view(many, "/problems")
+    assert (len(first["problems"]), first["total"], first["pages"]) == (100, 151, 2)
+    second = json.loads(get(many, "/problems.json?page=2").body)
+    assert len(second["problems"]) == 51
+    names = {each["name"] for each in (*first["problems"], *second["problems"])}
+    assert len(names) == 151
