@@ -14,6 +14,12 @@ pytestmark = pytest.mark.slow
 ALERTS = {rule.name: rule for group in alerts.GROUPS for rule in group.rules}
 RECORDS = [rule.name for group in recording.GROUPS for rule in group.rules]
 
+UNRECORDED = {
+    f"{recording.QUEUE_LEVEL}:vgpu_reconcile_queue_quota:max": "there are no queues",
+    **{rule.name: "there are no prices" for rule in recording.COSTS},
+}
+"""Rules that rightly record nothing here; the dashboards' cluster has queues and prices."""
+
 EMPTY = {
     "VgpuExportersAbsent": "there are targets",
     "VgpuDataStale": "an exporter that serves and does not sample is one with a defect",
@@ -58,7 +64,9 @@ def test_the_expression_of_each_alert_finds_what_is_wrong(prometheus):
 
 @no_defects
 def test_each_recording_rule_has_recorded(prometheus):
-    for name, answer in first_answers(prometheus, {name: name for name in RECORDS}).items():
+    wanted = {name: name for name in RECORDS if name not in UNRECORDED}
+    assert len(wanted) == len(RECORDS) - len(UNRECORDED)
+    for name, answer in first_answers(prometheus, wanted).items():
         for labels, _ in answer:
             if "cluster" not in labels:
                 yield f"{name}: of no cluster: {labels}"
