@@ -186,7 +186,7 @@ def test_a_bill_of_made_up_days_has_a_note(folder: Path) -> None:
         ("prices.yaml", "currency: EUR\nprices: !!int x", "not YAML"),
         ("prices.yaml", "currency: EUR\nprices: !!float x", "not YAML"),
         ("prices.yaml", "currency: EUR\nprices: !!binary x", "line 2: failed to decode base64"),
-        ("prices.yaml", "currency: EUR\nprices: !!omap x", "line 2: expected a sequence"),
+        ("prices.yaml", "currency: EUR\nprices: !!omap x", "an ordered map, expected a sequence"),
         ("prices.yaml", "currency: EUR\nprices: &a [*a]", "prices[0]"),
         ("prices.yaml", "!!int ''", "not YAML"),
         ("days/2026-11-01.jsonl", "", "line 1"),

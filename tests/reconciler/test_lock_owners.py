@@ -98,6 +98,9 @@ class Server(Api):
     def object_text(self, *parts):
         raise AssertionError(f"nobody needs {parts}")
 
+    def config_map(self, *parts):
+        raise AssertionError(f"nobody needs {parts}")
+
 
 def test_a_look_asks_for_those_that_its_list_lacks_and_for_nobody_else():
     server = Server(unbound("owner", "hami"))

@@ -83,6 +83,7 @@ class ComponentRole(Explained):
     BINDER = "binder", "binder"
     POD_GROUPER = "pod_grouper", "pod grouper"
     LIBRARY = "library", "library"
+    FLEET_PAGE = "fleet_page", "fleet page"
 
 
 class ComponentRow(msgspec.Struct, frozen=True):
@@ -298,6 +299,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
     _ours(_ROLE.NODE_COMPONENT, "kubeshare", "node", flags=(NODE_TOKEN_FLAG,)),
     _ours(_ROLE.FEEDBACK, "feedback"),
     _ours(_ROLE.TOKEN_DAEMON, "tokens"),
+    _ours(_ROLE.FLEET_PAGE, "fleet"),
 )
 """The components; of several rows that fit a container the first one counts."""
 
