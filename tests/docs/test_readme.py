@@ -46,10 +46,10 @@ def commands(text):
 
 
 def test_the_first_commands_work_from_a_clone_and_need_no_release(text):
-    first = commands(text)[:5]
+    first = commands(text)[:6]
     assert first[:2] == ["pipx install .", "vgpu inspect"]
     assert first[2].startswith("vgpu explain pod ")
-    assert first[3:] == ["make demo", "make test"]
+    assert first[3:] == ["vgpu fleet", "make demo", "make test"]
 
 
 def test_the_first_command_is_on_the_first_screen(text):
