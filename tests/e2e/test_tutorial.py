@@ -146,7 +146,8 @@ def test_each_command_of_the_tutorial_prints_what_the_page_shows(reader):
 
 def test_the_commands_of_the_readme_answer(reader):
     lines = [step.line for step in steps((ROOT / "README.md").read_text())]
-    inspect, explain = (line for line in lines if line.startswith("vgpu "))
+    inspect, explain, page = (line for line in lines if line.startswith("vgpu "))
+    assert page == "vgpu fleet"  # it serves until Ctrl-C: tests/fleet/test_program.py
     assert "Free capacity" in reader.type(inspect)
     assert "What to do:" in reader.type(explain)
 
