@@ -12,9 +12,8 @@ queues' states are its own, too, since Volcano's controllers do not run.
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
-from tests.cluster.originals import GROUP, HANDSHAKE, NAME
+from tests.cluster.originals import GROUP, HANDSHAKE, NAME, configuration
 from tests.support.bed import objects
 from tests.support.bed.client import Client, Object, Refused
 from tests.support.registers import volcano_register
@@ -28,20 +27,7 @@ PERCENTAGE = "volcano.sh/vgpu-memory-percentage"
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(4))
 MIB = 16384
 
-CONFIGURATION: dict[str, Any] = {
-    "actions": "enqueue, allocate",
-    "tiers": [
-        {"plugins": [{"name": "priority"}, {"name": "gang"}]},
-        {
-            "plugins": [
-                {"name": "deviceshare", "arguments": {"deviceshare.VGPUEnable": True}},
-                {"name": "predicates"},
-                {"name": "capacity", "enableHierarchy": True},
-                {"name": "nodeorder"},
-            ]
-        },
-    ],
-}
+CONFIGURATION = configuration({"name": "capacity", "enableHierarchy": True})
 
 PATHS = (
     "/api/v1/nodes",

@@ -47,20 +47,20 @@ QUEUE: Final = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
 GROUP: Final = "scheduling.k8s.io/group-name"
 """A pod's annotation: its PodGroup. Volcano's controllers would write it."""
 
-CONFIGURATION: Final = {
-    "actions": "enqueue, allocate",
-    "tiers": [
-        {"plugins": [{"name": "priority"}, {"name": "gang"}]},
-        {
-            "plugins": [
-                {"name": "deviceshare", "arguments": {"deviceshare.VGPUEnable": True}},
-                {"name": "predicates"},
-                {"name": "proportion"},
-                {"name": "nodeorder"},
-            ]
-        },
-    ],
-}
+
+def configuration(sharing: Mapping[str, Any]) -> dict[str, Any]:
+    """vc-scheduler's configuration; ``sharing`` is the plugin that divides the Queues' capacity."""
+    of_vgpu = {"name": "deviceshare", "arguments": {"deviceshare.VGPUEnable": True}}
+    return {
+        "actions": "enqueue, allocate",
+        "tiers": [
+            {"plugins": [{"name": "priority"}, {"name": "gang"}]},
+            {"plugins": [of_vgpu, {"name": "predicates"}, sharing, {"name": "nodeorder"}]},
+        ],
+    }
+
+
+CONFIGURATION: Final = configuration({"name": "proportion"})
 
 
 class VolcanoScheduler:
